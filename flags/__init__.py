@@ -1,0 +1,1 @@
+"""Flagfiles, one per experiment of the paper."""

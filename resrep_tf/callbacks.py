@@ -1,0 +1,160 @@
+"""Channel selection during training."""
+
+import warnings
+
+import keras
+import numpy as np
+
+from resrep_tf import selection
+from resrep_tf.model import ResRepModel
+from resrep_tf.planning import Plan
+from resrep_tf.schedule import WARMUP_EPOCHS, check_reachable, plan
+
+
+class ChannelSelection(keras.callbacks.Callback):
+    """Decides which channels to forget, against a global budget (Sect. 3.4).
+
+    After the warm-up, every `interval` steps, the limit rises by `step`: that many
+    compactor rows at most, those of the smallest norm in the whole network, are
+    masked, fewer if the target is met before. All others go on learning.
+
+    Args:
+        flops_target: The fraction of FLOPs to remove, between 0 and 1.
+        warmup_steps: Steps before the first selection; five epochs by default.
+        interval: Steps between selections.
+        step: How many more rows may be masked at each selection.
+        min_width: The least number of channels that a layer keeps.
+        round_to: Makes widths multiples of this, within the same budget.
+        epsilon: Below this norm a row counts as forgotten.
+        schedule: `"paper"` takes the constants as they are and warns if they cannot
+            finish within the run. `"auto"` changes those that do not fit, the
+            model's Lasso strength among them; see `resrep_tf.plan`.
+
+    The state (limit, masks) is the model's, so a saved model goes on where it was.
+    Logs gain `flops_removed`, that of the model without its masked channels, and
+    `forgotten`, the share of masked rows below `epsilon`.
+    """
+
+    selects_channels = True
+
+    def __init__(
+        self,
+        flops_target: float,
+        warmup_steps: int | None = None,
+        interval: int = 200,
+        step: int = 4,
+        min_width: int = 1,
+        round_to: int = 1,
+        epsilon: float = 1e-5,
+        schedule: str = "paper",
+    ):
+        super().__init__()
+        if not 0 < flops_target < 1:
+            raise ValueError(
+                "`flops_target` is the fraction of FLOPs to remove and lies between 0 "
+                f"and 1, without either. Received: flops_target={flops_target}"
+            )
+        for name, value in [
+            ("interval", interval),
+            ("step", step),
+            ("min_width", min_width),
+            ("round_to", round_to),
+        ]:
+            if int(value) != value or value < 1:
+                raise ValueError(
+                    f"`{name}` must be a positive integer. Received: {name}={value}"
+                )
+        if warmup_steps is not None and warmup_steps < 0:
+            raise ValueError(
+                "`warmup_steps` must not be negative. "
+                f"Received: warmup_steps={warmup_steps}"
+            )
+        if schedule not in ("paper", "auto"):
+            raise ValueError(
+                f"`schedule` must be 'paper' or 'auto'. Received: schedule={schedule!r}"
+            )
+        self.flops_target = flops_target
+        self.warmup_steps = warmup_steps
+        self.interval = interval
+        self.step = step
+        self.min_width = min_width
+        self.round_to = round_to
+        self.epsilon = epsilon
+        self.schedule = schedule
+        self.plan: Plan | None = None
+
+    # === Before training ===
+
+    def on_train_begin(self, logs=None):
+        if not isinstance(self.model, ResRepModel):
+            raise TypeError(
+                "`ChannelSelection` needs a model made by `resrep_tf.wrap`. "
+                f"Received: model={self.model!r}"
+            )
+        self._spaces = self.model.spaces()
+        self._meter = self.model.graph.meter
+        check_reachable(
+            self._spaces, self._meter, self.flops_target, self.min_width, self.round_to
+        )
+        self.model.epsilon.assign(self.epsilon)
+        steps = self.params.get("steps")
+        if self.warmup_steps is None:
+            if steps is None:
+                raise ValueError(
+                    "The default warm-up is five epochs, but the number of steps in an "
+                    "epoch is not known. Give `warmup_steps`, or `steps_per_epoch` to "
+                    "`fit`. Received: warmup_steps=None"
+                )
+            self.warmup_steps = WARMUP_EPOCHS * steps
+        if steps is not None:
+            self._make_plan(steps * self.params["epochs"])
+
+    def _make_plan(self, total_steps: int) -> None:
+        model = self.model
+        self.plan = plan(
+            model,
+            self.flops_target,
+            total_steps,
+            warmup_steps=self.warmup_steps,
+            interval=self.interval,
+            step=self.step,
+            min_width=self.min_width,
+            round_to=self.round_to,
+            epsilon=self.epsilon,
+            schedule=self.schedule,
+        )
+        self.warmup_steps = self.plan.warmup_steps
+        self.interval = self.plan.interval
+        self.step = self.plan.step
+        model.lasso_strength.assign(self.plan.lasso_strength)
+        if not self.plan.fits:
+            warnings.warn(self.plan.advice, stacklevel=2)
+
+    # === During training ===
+
+    def on_train_batch_end(self, batch, logs=None):
+        # With `steps_per_execution` several steps have passed since the last call.
+        step = int(self.model.optimizer.iterations)
+        if step < self.warmup_steps:
+            return
+        due = (step - self.warmup_steps) // self.interval + 1
+        limit = due * self.step
+        if limit > int(self.model.selection_limit):
+            self.model.selection_limit.assign(limit)
+            self.select()
+
+    def select(self) -> selection.Selection:
+        """Chooses the rows to forget and hands the masks to the compactors."""
+        norms = [np.asarray(c.row_norms()) for c in self.model.compactors]
+        chosen = selection.select(
+            norms,
+            self._spaces,
+            self._meter,
+            self.flops_target,
+            limit=int(self.model.selection_limit),
+            min_width=self.min_width,
+            round_to=self.round_to,
+        )
+        self.model.set_masks(chosen.masks)
+        self.model.flops_removed.assign(chosen.flops_removed)
+        return chosen

@@ -1,0 +1,97 @@
+"""What a conversion did, for people and for programs."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LayerChange:
+    """One layer with a kernel, before and after.
+
+    Attributes:
+        name: The layer's name.
+        kind: Its type.
+        width: Its output channels, before.
+        new_width: Its output channels, after.
+        flops: Its multiply-adds, before.
+        new_flops: Its multiply-adds, after.
+        folded: How many constant input channels went into its bias.
+    """
+
+    name: str
+    kind: str
+    width: int
+    new_width: int
+    flops: int
+    new_flops: int
+    folded: int
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What `resrep_tf.convert` did.
+
+    Attributes:
+        layers: The layers with kernels, in graph order.
+        flops: Multiply-adds of the original architecture.
+        new_flops: Multiply-adds of the converted model.
+        params: Parameters of the original architecture.
+        new_params: Parameters of the converted model.
+        rows_dropped: Compactor rows that were dropped.
+        largest_norm_dropped: The largest norm among them.
+        kept: For each reason, how many channels stayed because dropping them would
+            not have been exact.
+        difference: The largest difference between the converted model and the
+            wrapped one with its dropped rows set to zero, relative to the outputs'
+            scale, on random inputs. None if not verified.
+        damage: The same between the wrapped model as it is and with its dropped
+            rows set to zero: what dropping rows that are not zero yet costs.
+    """
+
+    layers: tuple[LayerChange, ...]
+    flops: int
+    new_flops: int
+    params: int
+    new_params: int
+    rows_dropped: int
+    largest_norm_dropped: float
+    kept: dict[str, int]
+    difference: float | None = None
+    damage: float | None = None
+
+    @property
+    def flops_removed(self) -> float:
+        return 1 - self.new_flops / self.flops
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain, JSON-compatible values."""
+        return {**dataclasses.asdict(self), "flops_removed": self.flops_removed}
+
+    def __str__(self):
+        size = max([len(layer.name) for layer in self.layers], default=5)
+        lines = [f"{'layer':<{size}}  {'width':>13}  {'MMACs':>19}  folded"]
+        for layer in self.layers:
+            lines.append(
+                f"{layer.name:<{size}}  {layer.width:>5} -> {layer.new_width:<5}"
+                f"  {layer.flops / 1e6:>8.2f} -> {layer.new_flops / 1e6:<8.2f}"
+                f"  {layer.folded or ''}".rstrip()
+            )
+        lines.append(
+            f"FLOPs {self.flops:,} -> {self.new_flops:,} "
+            f"({self.flops_removed:.2%} removed), "
+            f"parameters {self.params:,} -> {self.new_params:,}"
+        )
+        lines.append(
+            f"{self.rows_dropped:,} compactor rows dropped, "
+            f"the largest of norm {self.largest_norm_dropped:.3g}"
+        )
+        for reason, channels in self.kept.items():
+            lines.append(f"{channels} channels had to stay: {reason}")
+        if self.difference is not None:
+            lines.append(f"verified: outputs differ by {self.difference:.3g} at most")
+        if self.damage is not None:
+            lines.append(
+                f"dropping these rows changed the outputs by {self.damage:.3g}"
+            )
+        return "\n".join(lines)

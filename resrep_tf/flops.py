@@ -1,0 +1,217 @@
+"""FLOPs of a network at given widths, and the price of a single channel.
+
+One FLOP is one multiply-add (MAC) throughout the library. The MACs of an operation
+are a constant times the widths of the channel axes it works on, so a network is a
+list of `Term`s and everything here is integer arithmetic over channel ids.
+"""
+
+import math
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """MACs of one operation: its coefficient times the widths of its factors.
+
+    A convolution is `Term(name, kernel_area * output_pixels, (inputs, outputs))`, a
+    depthwise convolution has one factor, an operation no channel of which can be
+    removed has none.
+
+    Args:
+        name: Name of the layer. Terms of one layer may share it.
+        coefficient: MACs when every factor has width 1.
+        factors: For each channel axis, the channel id of every position along it. An
+            id may repeat within a factor (Flatten, depthwise multipliers) and may
+            stand in several factors (a convolution inside a residual stream); the
+            width of a factor is the number of positions whose channel is kept.
+    """
+
+    name: str
+    coefficient: int
+    factors: tuple[np.ndarray, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "coefficient", operator.index(self.coefficient))
+        object.__setattr__(
+            self, "factors", tuple(_channel_ids(ids, "factors") for ids in self.factors)
+        )
+        if self.coefficient < 0:
+            raise ValueError(
+                "`coefficient` must not be negative. "
+                f"Received: coefficient={self.coefficient}"
+            )
+
+    def macs(self, keep: np.ndarray | None = None) -> int:
+        """Multiply-adds of this operation; `keep` is as in `count`."""
+        if keep is None:
+            widths = (ids.size for ids in self.factors)
+        else:
+            keep = np.asarray(keep, bool)
+            widths = (int(np.count_nonzero(keep[ids])) for ids in self.factors)
+        return self.coefficient * math.prod(widths)
+
+    def __str__(self):
+        widths = "".join(f" x {ids.size:,}" for ids in self.factors)
+        return f"{self.name}: {self.coefficient:,}{widths} = {self.macs():,} MACs"
+
+
+def count(terms: Iterable[Term], keep: np.ndarray | None = None) -> int:
+    """Counts the FLOPs of a network from scratch.
+
+    Args:
+        terms: The operations of the network.
+        keep: One boolean for each channel id, true where the channel stays. All of
+            them stay by default.
+
+    Returns:
+        The exact number of multiply-adds.
+    """
+    return sum(term.macs(keep) for term in terms)
+
+
+def count_by_name(
+    terms: Iterable[Term], keep: np.ndarray | None = None
+) -> dict[str, int]:
+    """Counts FLOPs as `count` does, summed per layer name in order of appearance."""
+    macs: dict[str, int] = defaultdict(int)
+    for term in terms:
+        macs[term.name] += term.macs(keep)
+    return dict(macs)
+
+
+class FlopsMeter:
+    """FLOPs of a network while its channels are removed one after the other.
+
+    A channel touches a handful of terms, so its removal is a handful of integer
+    operations, where a recount visits every term. Which terms those are is worked out
+    once; `reset` restores the full network without repeating it.
+
+    Args:
+        terms: The operations of the network.
+        num_channels: Number of channel ids; the terms use ids below it.
+
+    Example:
+        >>> meter = FlopsMeter([Term("dense", 1, (np.arange(3), [3, 4]))], 5)
+        >>> meter.total, meter.cost(0), meter.cost(4)
+        (6, 2, 3)
+        >>> meter.remove(0)
+        >>> meter.current, meter.cost(4)
+        (4, 2)
+    """
+
+    def __init__(self, terms: Sequence[Term], num_channels: int):
+        terms = tuple(terms)
+        self.num_channels = num_channels
+        # Every factor of every term has one slot in the list of widths.
+        self._full_widths = [ids.size for term in terms for ids in term.factors]
+        self._full_products = [term.macs() for term in terms]
+        self._touches = _index_touches(terms, num_channels)
+        self._total = sum(self._full_products)
+        self.reset()
+
+    @property
+    def total(self) -> int:
+        """FLOPs with every channel present."""
+        return self._total
+
+    @property
+    def current(self) -> int:
+        """FLOPs without the channels removed since the last `reset`."""
+        return self._current
+
+    def reset(self) -> None:
+        """Brings every removed channel back."""
+        self._widths = self._full_widths.copy()
+        self._products = self._full_products.copy()
+        self._removed = bytearray(self.num_channels)
+        self._current = self._total
+
+    def cost(self, channel: int) -> int:
+        """Tells by how much `current` would fall if `channel` were removed now.
+
+        It is 0 for a channel that is already removed.
+        """
+        self._check(channel)
+        if self._removed[channel]:
+            return 0
+        cost = 0
+        for term, touched in self._touches[channel]:
+            product = self._products[term]
+            cost += product
+            for slot, multiplicity in touched:
+                # The width is one of the product's factors and positive, because the
+                # channel is still part of it: the division is exact.
+                width = self._widths[slot]
+                product = product // width * (width - multiplicity)
+            cost -= product
+        return cost
+
+    def remove(self, channel: int) -> None:
+        """Removes `channel`, which must be present."""
+        self._check(channel)
+        if self._removed[channel]:
+            raise ValueError(
+                f"`channel` has been removed already. Received: channel={channel}"
+            )
+        self._removed[channel] = 1
+        products, widths = self._products, self._widths
+        for term, touched in self._touches[channel]:
+            before = product = products[term]
+            for slot, multiplicity in touched:
+                # Exact, as in `cost`.
+                width = widths[slot]
+                widths[slot] = width - multiplicity
+                product = product // width * (width - multiplicity)
+            products[term] = product
+            self._current += product - before
+
+    def _check(self, channel: int) -> None:
+        if not 0 <= channel < self.num_channels:
+            raise ValueError(
+                f"`channel` must be at least 0 and below {self.num_channels}. "
+                f"Received: channel={channel}"
+            )
+
+    def __repr__(self):
+        return f"FlopsMeter(current={self.current:,} of {self.total:,} FLOPs)"
+
+
+def _index_touches(terms: Sequence[Term], num_channels: int) -> list[tuple]:
+    """Lists for each channel its `(term, ((slot, multiplicity), ...))`."""
+    touches: list[dict[int, tuple]] = [{} for _ in range(num_channels)]
+    slot = 0
+    for index, term in enumerate(terms):
+        for ids in term.factors:
+            channels, multiplicities = np.unique(ids, return_counts=True)
+            if channels.size and channels[-1] >= num_channels:
+                raise ValueError(
+                    f"`num_channels` must exceed every channel id of `terms`; term "
+                    f"{term.name!r} has channel {channels[-1]}. "
+                    f"Received: num_channels={num_channels}"
+                )
+            for channel, multiplicity in zip(
+                channels.tolist(), multiplicities.tolist(), strict=True
+            ):
+                touched = touches[channel].get(index, ())
+                touches[channel][index] = (*touched, (slot, multiplicity))
+            slot += 1
+    return [tuple(touched.items()) for touched in touches]
+
+
+def _channel_ids(ids, argument: str) -> np.ndarray:
+    ids = np.asarray(ids)
+    if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
+        raise ValueError(
+            f"`{argument}` must be one-dimensional integer arrays. "
+            f"Received: an array of shape {ids.shape} and type {ids.dtype}"
+        )
+    if ids.size and ids.min() < 0:
+        raise ValueError(
+            f"`{argument}` must hold channel ids of at least 0. Received: {ids.min()}"
+        )
+    return ids.astype(np.int64)

@@ -1,0 +1,63 @@
+"""Follows a fact about channels through a graph, to a fixed point.
+
+Two facts are followed, by one algorithm: the *status* of pruned channels, which
+needs no weights (is a pruned channel zero here, a constant, or neither?), and the
+*constants* themselves, for a model with real weights.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from resrep_tf.rules import Call, Tensor
+
+Facts = dict[int, np.ndarray]
+
+
+@dataclass(eq=False)
+class Link:
+    """Hands a tensor into or out of a nested model."""
+
+    source: Tensor
+    target: Tensor
+
+
+def propagate(
+    steps: Sequence[Call | Link],
+    start: Callable[[Tensor], np.ndarray],
+    transfer: Callable[[Call, list[np.ndarray]], list[np.ndarray]],
+    join: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> Facts:
+    """Computes the fact of every tensor, keyed by `id(tensor)`.
+
+    Args:
+        steps: Calls and links in the order in which they run.
+        start: The fact of a tensor that nothing in the graph makes.
+        transfer: The facts of a call's outputs from those of its inputs.
+        join: Combines the facts of several links into one tensor: a nested model
+            that is called at several places knows only what holds at all of them.
+            It must move in one direction, which makes the loop end.
+    """
+    facts: Facts = {}
+
+    def get(tensor: Tensor) -> np.ndarray:
+        return facts[id(tensor)] if id(tensor) in facts else start(tensor)
+
+    entered: Facts = {}
+    while True:
+        changed = False
+        for step in steps:
+            if isinstance(step, Call):
+                outputs = transfer(step, [get(tensor) for tensor in step.inputs])
+                for tensor, fact in zip(step.outputs, outputs, strict=True):
+                    facts[id(tensor)] = fact
+                continue
+            fact, key = get(step.source), id(step.target)
+            if key in entered:
+                joined = join(entered[key], fact)
+                changed |= not np.array_equal(joined, entered[key], equal_nan=True)
+                fact = joined
+            facts[key] = entered[key] = fact
+        if not changed:
+            return facts

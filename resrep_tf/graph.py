@@ -1,0 +1,540 @@
+"""Reads a Keras model into a `ChannelGraph`: calls, channel spaces and FLOPs.
+
+This is the only module that knows how Keras stores a graph of calls.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf import flow
+from resrep_tf.flops import FlopsMeter, Term
+from resrep_tf.flow import Link
+from resrep_tf.rules import Call, Channels, Tensor, rule_for
+from resrep_tf.rules.base import VARYING
+
+# Spatial extents that a model leaves open are counted at this size.
+DEFAULT_EXTENT = 224
+
+
+# === Keras's graph ===
+
+
+def as_function(op: Any) -> keras.Function | None:
+    """The graph behind a Functional or built Sequential model, else None."""
+    if isinstance(op, keras.Sequential):
+        return getattr(op, "_functional", None)
+    if isinstance(op, keras.Function) and isinstance(op, keras.Model):
+        return op
+    return None
+
+
+def nodes(function: keras.Function) -> Iterator[Any]:
+    """The calls of a graph in the order in which Keras runs them."""
+    for _, level in sorted(function._nodes_by_depth.items(), reverse=True):
+        for node in level:
+            if not node.is_input:
+                yield node
+
+
+def structures(function: keras.Function) -> tuple[Any, Any]:
+    """A graph's inputs and outputs, nested as its user passed them."""
+    return function._inputs_struct, function._outputs_struct
+
+
+def input_layer(tensor: keras.KerasTensor) -> keras.Layer:
+    return tensor._keras_history.operation
+
+
+def check_model(model: Any) -> keras.Function:
+    """The graph of a model, or an error that says what to do about it."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "`model` must be a `keras.Model`. "
+            f"Received: model={model!r} (of type {type(model).__name__})"
+        )
+    function = as_function(model)
+    if function is not None:
+        return function
+    if isinstance(model, keras.Sequential):
+        raise ValueError(
+            f"The Sequential model `{model.name}` has no input shape yet. Give it an "
+            "`keras.Input` as its first layer, or call it once on data. "
+            f"Received: model={model!r}"
+        )
+    raise ValueError(
+        "Only Functional and Sequential models can be pruned: the calls inside a "
+        f"subclassed model are not visible. Rebuild `{type(model).__name__}` with "
+        "`keras.Model(inputs, outputs)`, for example from the tensors its `call` "
+        f"makes. Received: model={model!r}"
+    )
+
+
+# === The channel graph ===
+
+
+@dataclass(eq=False)
+class Producer:
+    """A layer whose kernel makes channels, with the BatchNorm that it feeds.
+
+    Args:
+        layer: The convolution or dense layer.
+        calls: Its calls.
+        batchnorm: The BatchNorm that every call feeds, and nothing else does.
+        tail: The calls after which a compactor stands: those of the BatchNorm if
+            there is one, the layer's own otherwise.
+    """
+
+    layer: keras.Layer
+    calls: list[Call]
+    batchnorm: keras.Layer | None
+    tail: list[Call]
+
+    @property
+    def name(self) -> str:
+        return self.layer.name
+
+
+@dataclass(eq=False)
+class Space:
+    """Channels that live and die together, wherever they occur.
+
+    Args:
+        index: Its number in graph order.
+        channels: The ids of its channels.
+        producers: The layers at which a compactor must stand.
+        followers: Layers that make the same channels but need no compactor, since
+            a zero in the other factor of a product makes theirs irrelevant.
+        reason: Why it cannot be pruned, in words; None if it can.
+    """
+
+    index: int
+    channels: np.ndarray
+    producers: list[Producer]
+    followers: list[Producer]
+    reason: str | None = None
+
+    @property
+    def width(self) -> int:
+        return len(self.channels)
+
+    @property
+    def prunable(self) -> bool:
+        return self.reason is None
+
+    @property
+    def internal(self) -> bool:
+        """Whether one compactor suffices: the paper's case."""
+        return len(self.producers) == 1
+
+
+class ChannelGraph:
+    """A model's calls, its channel spaces and what its operations cost.
+
+    Args:
+        model: A Functional or built Sequential model; it is only read.
+        input_shape: The shape of one example, where the model leaves it open.
+            A list for several inputs. Extents that stay open count as 224.
+    """
+
+    def __init__(self, model: keras.Model, input_shape: Sequence | None = None):
+        self.model = model
+        self.function = check_model(model)
+        self.input_shapes = _input_shapes(self.function, input_shape)
+        self.steps: list[Call | Link] = []
+        self.calls: dict[int, Call] = {}  # By id of Keras's node.
+        self._ids = Channels()
+        self._tensors: dict[int, Tensor] = {}
+        self._keras_tensors: list[Any] = []  # Keeps the ids above alive.
+        self._sources: dict[int, list[Tensor]] = {}
+        self._entered: set[int] = set()
+        for tensor in self.function.inputs:
+            self._open(self.tensor(tensor), "it is an input of the model")
+        self._read(self.function)
+        for tensor in self.function.outputs:
+            ids = self.tensor(tensor).channels
+            self._ids.pin(ids, "it is an output of the model", first=True)
+        self._settle()
+        self.producers = self._find_producers()
+        self.spaces = self._find_spaces()
+
+    def __repr__(self):
+        return (
+            f"<ChannelGraph of `{self.model.name}`: {len(self.producers)} layers with "
+            f"kernels, {len(self.spaces)} spaces, "
+            f"{sum(s.prunable for s in self.spaces)} prunable>"
+        )
+
+    # === Reading ===
+
+    def tensor(self, keras_tensor: keras.KerasTensor) -> Tensor:
+        """This graph's tensor for one of Keras's."""
+        key = id(keras_tensor)
+        if key not in self._tensors:
+            self._keras_tensors.append(keras_tensor)
+            self._tensors[key] = Tensor(
+                tuple(keras_tensor.shape), dtype=keras_tensor.dtype
+            )
+        return self._tensors[key]
+
+    def _open(self, tensor: Tensor, reason: str) -> None:
+        tensor.axis = max(len(tensor.shape) - 1, 0)
+        if keras.config.image_data_format() == "channels_first":
+            tensor.axis = min(1, tensor.axis)
+        width = tensor.shape[tensor.axis] if tensor.shape else None
+        tensor.channels = self._ids.pinned(width or 0, reason)
+
+    def _read(self, function: keras.Function) -> None:
+        for node in nodes(function):
+            inner = as_function(node.operation)
+            if inner is not None and len(inner.inputs) == len(node.input_tensors):
+                self._read_nested(node, inner)
+                continue
+            call = Call(
+                node.operation,
+                [self.tensor(t) for t in node.input_tensors],
+                [self.tensor(t) for t in node.outputs],
+                _arguments(node),
+                rule_for(node.operation),
+            )
+            # Rules may give a call its own view of an input; who reads what stays.
+            self._sources[id(call)] = list(call.inputs)
+            call.rule.relate(call, self._ids)
+            self.calls[id(node)] = call
+            self.steps.append(call)
+
+    def _read_nested(self, node: Any, inner: keras.Function) -> None:
+        """A nested model is one set of layers, however often it is called."""
+        first = id(inner) not in self._entered
+        self._entered.add(id(inner))
+        for outside, inside in zip(node.input_tensors, inner.inputs, strict=True):
+            self._link(self.tensor(outside), self.tensor(inside), first)
+        if first:
+            self._read(inner)
+        for inside, outside in zip(inner.outputs, node.outputs, strict=True):
+            self._link(self.tensor(inside), self.tensor(outside), True)
+
+    def _link(self, source: Tensor, target: Tensor, first: bool) -> None:
+        self.steps.append(Link(source, target))
+        if first:
+            target.axis, target.channels = source.axis, source.channels
+        elif target.axis == source.axis:
+            self._ids.tie(target.channels, source.channels)
+        else:
+            reason = "a nested model is called on channels of different axes"
+            self._ids.pin(source.channels, reason)
+            self._ids.pin(target.channels, reason)
+
+    def _settle(self) -> None:
+        """Gives every channel its final number, counted from zero."""
+        reasons = self._ids.reasons()
+        roots, numbers = np.unique(
+            self._ids.find(np.arange(len(self._ids))), return_inverse=True
+        )
+        self.num_channels = len(roots)
+        self.pins = {
+            int(np.searchsorted(roots, root)): why for root, why in reasons.items()
+        }
+        tensors = set(self._tensors.values())
+        tensors.update(t for c in self.calls.values() for t in c.inputs)
+        for tensor in tensors:
+            tensor.channels = numbers[tensor.channels]
+
+    # === Producers and spaces ===
+
+    @cached_property
+    def _users(self) -> dict[int, list[Any]]:
+        """Who reads each tensor; the model's own output counts as a reader."""
+        users: dict[int, list[Any]] = {}
+        for step in self.steps:
+            nested = isinstance(step, Link)
+            sources = [step.source] if nested else self._sources[id(step)]
+            for tensor in sources:
+                users.setdefault(id(tensor), []).append(step)
+        for tensor in self.function.outputs:
+            users.setdefault(id(self.tensor(tensor)), []).append(None)
+        return users
+
+    def is_output(self, tensor: Tensor) -> bool:
+        return None in self._users.get(id(tensor), [])
+
+    def only_reader(self, call: Call) -> Call | None:
+        """The call that reads this one's output, if nothing else does."""
+        users = self._users.get(id(call.outputs[0]), [])
+        return users[0] if len(users) == 1 and isinstance(users[0], Call) else None
+
+    @cached_property
+    def _calls_by_op(self) -> dict[int, list[Call]]:
+        found: dict[int, list[Call]] = {}
+        for step in self.steps:
+            if isinstance(step, Call):
+                found.setdefault(id(step.op), []).append(step)
+        return found
+
+    def calls_by_op(self) -> list[list[Call]]:
+        """The calls of each operation, in graph order."""
+        return list(self._calls_by_op.values())
+
+    def batchnorm_after(self, calls: list[Call]) -> list[Call] | None:
+        """The BatchNorm calls that can be merged into a layer's kernel.
+
+        None unless every output of the layer goes to one BatchNorm and nowhere
+        else, and that BatchNorm reads nothing else.
+        """
+        if calls[0].op.activation is not keras.activations.linear:
+            return None
+        after = [self.only_reader(call) for call in calls]
+        if None in after or type(after[0].op) is not keras.layers.BatchNormalization:
+            return None
+        same = all(call.op is after[0].op for call in after)
+        if not same or len(self._calls_by_op[id(after[0].op)]) != len(calls):
+            return None
+        if after[0].inputs[0].axis != calls[0].outputs[0].axis:
+            return None
+        return after
+
+    def _find_producers(self) -> list[Producer]:
+        producers = []
+        for calls in self.calls_by_op():
+            if not calls[0].rule.produces:
+                continue
+            after = self.batchnorm_after(calls)
+            batchnorm = after[0].op if after else None
+            producers.append(Producer(calls[0].op, calls, batchnorm, after or calls))
+        return producers
+
+    def _find_spaces(self) -> list[Space]:
+        spaces = []
+        for group in self._tied_producers():
+            channels = group[0].calls[0].outputs[0].channels
+            reason = self._reason(group, channels)
+            spaces.append(Space(len(spaces), channels, group, [], reason))
+        self._check_fates(spaces)
+        return spaces
+
+    def _tied_producers(self) -> list[list[Producer]]:
+        """Groups producers that share a channel, in graph order."""
+        owner: dict[int, int] = {}
+        groups: dict[int, list[Producer]] = {}
+        for number, producer in enumerate(self.producers):
+            channels = producer.calls[0].outputs[0].channels.tolist()
+            met = sorted({owner[c] for c in channels if c in owner})
+            home = met[0] if met else number
+            members = groups.setdefault(home, [])
+            for other in met[1:]:
+                members.extend(groups.pop(other))
+            members.append(producer)
+            for member in members:
+                for channel in member.calls[0].outputs[0].channels.tolist():
+                    owner[channel] = home
+        order = {id(p): i for i, p in enumerate(self.producers)}
+        return [sorted(g, key=lambda p: order[id(p)]) for g in groups.values()]
+
+    def _reason(self, group: list[Producer], channels: np.ndarray) -> str | None:
+        for producer in group:
+            for channel in producer.calls[0].outputs[0].channels.tolist():
+                if channel in self.pins:
+                    return self.pins[channel]
+        outputs = [producer.calls[0].outputs[0].channels for producer in group]
+        if len(set(channels.tolist())) < len(channels) or any(
+            not np.array_equal(other, channels) for other in outputs
+        ):
+            names = ", ".join(f"`{p.name}`" for p in group)
+            return (
+                f"the channels of {names} are tied in a pattern that one shared "
+                "compactor cannot follow"
+            )
+        if len(channels) < 2:
+            return "it has only one channel"
+        return None
+
+    # === What becomes of pruned channels ===
+
+    def _check_fates(self, spaces: list[Space]) -> None:
+        """Pins spaces whose pruned channels could not be dropped exactly.
+
+        Also finds followers: of the producers of a gated space, those whose
+        channels need not be zero themselves.
+        """
+        for space, reason in self._blocked([s for s in spaces if s.prunable]).items():
+            space.reason = reason
+        gated = {
+            channel
+            for call in self.calls.values()
+            if getattr(call.rule, "zero_absorbs", False)
+            for channel in call.outputs[0].channels.tolist()
+        }
+        # A later factor is usually the gate, so the last producers are tried first.
+        waiting = {
+            space: list(space.producers)
+            for space in spaces
+            if space.prunable and int(space.channels[0]) in gated
+        }
+        while waiting:
+            trials = {}
+            for space, queue in list(waiting.items()):
+                if space.internal or not queue:
+                    del waiting[space]
+                    continue
+                trials[space] = space.producers
+                follower = queue.pop()
+                space.producers = [p for p in space.producers if p is not follower]
+                space.followers.append(follower)
+            for space in self._blocked(list(trials)):
+                space.producers = trials[space]
+                space.followers.pop()
+
+    def _blocked(self, spaces: list[Space]) -> dict[Space, str]:
+        """Which of these spaces could not be dropped if pruned, and why."""
+        if not spaces:
+            return {}
+        owner = {int(c): space for space in spaces for c in space.channels}
+        tails = {
+            id(call): producer
+            for space in spaces
+            for producer in space.producers
+            for call in producer.tail
+        }
+
+        def transfer(call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
+            producer = tails.get(id(call))
+            if producer is None:
+                return call.rule.status(call, inputs)
+            if producer.batchnorm is not None:
+                return [np.zeros(call.outputs[0].width, np.uint8)]
+            return [call.rule.pruned_status(call)]
+
+        facts = flow.propagate(
+            self.steps,
+            lambda tensor: np.full(tensor.width, VARYING, np.uint8),
+            transfer,
+            np.maximum,
+        )
+        blocked: dict[Space, str] = {}
+        for call in self.calls.values():
+            for read in call.rule.reads(call):
+                tensor = call.inputs[read.index]
+                fact = facts.get(id(tensor))
+                if fact is None:
+                    continue
+                for channel in tensor.channels[fact > read.accepts].tolist():
+                    if channel in owner:
+                        blocked.setdefault(owner[channel], _blocked_reason(call, read))
+        return blocked
+
+    # === FLOPs ===
+
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The model's multiply-adds as products of widths."""
+        coefficients: dict[tuple[int, int], int] = {}
+        factors: dict[tuple[int, int], tuple] = {}
+        names: dict[int, str] = {}
+        for node, in_shapes, out_shapes in _executions(
+            self.function, self.input_shapes
+        ):
+            call = self.calls[id(node)]
+            names[id(call)] = call.name
+            for part, (coefficient, sides) in enumerate(
+                call.rule.terms(call, in_shapes, out_shapes)
+            ):
+                key = (id(call), part)
+                coefficients[key] = coefficients.get(key, 0) + coefficient
+                factors[key] = sides
+        return [
+            Term(names[key[0]], coefficient, factors[key])
+            for key, coefficient in coefficients.items()
+        ]
+
+    @cached_property
+    def meter(self) -> FlopsMeter:
+        """An incremental counter of this model's FLOPs."""
+        return FlopsMeter(self.terms, self.num_channels)
+
+
+def _blocked_reason(call: Call, read: Any) -> str:
+    if read.why:
+        return (
+            "its pruned channels would be a constant other than zero where "
+            f"{read.why}, so they could not be dropped exactly"
+        )
+    return (
+        "its pruned channels would not be constant where "
+        f"{call.describe()} reads them, so they could not be dropped exactly"
+    )
+
+
+def _arguments(node: Any):
+    """A function from values, one per input tensor, to the call's arguments."""
+    tensors = node.input_tensors
+
+    def fill(values: Sequence[Any]) -> tuple[tuple, dict]:
+        table = {id(t): v for t, v in zip(tensors, values, strict=True)}
+        args, kwargs = node.arguments.fill_in(table)
+        return tuple(args), dict(kwargs)
+
+    return fill
+
+
+def _input_shapes(
+    function: keras.Function, input_shape: Sequence | None
+) -> list[tuple]:
+    shapes = [tuple(t.shape) for t in function.inputs]
+    if input_shape is not None:
+        given = [input_shape] if len(shapes) == 1 else list(input_shape)
+        given = [tuple(g) for g in given]
+        if len(given) != len(shapes) or any(
+            len(g) != len(s) - 1
+            or any(n not in (None, m) for n, m in zip(s[1:], g, strict=True))
+            for g, s in zip(given, shapes, strict=True)
+        ):
+            raise ValueError(
+                "`input_shape` must be the shape of one example (a list of shapes for "
+                f"several inputs) that the model accepts: {shapes}. "
+                f"Received: input_shape={input_shape}"
+            )
+        shapes = [(None, *g) for g in given]
+    return [
+        (None, *(DEFAULT_EXTENT if n is None else n for n in s[1:])) for s in shapes
+    ]
+
+
+def _executions(
+    function: keras.Function, input_shapes: list[tuple]
+) -> list[tuple[Any, list[tuple], list[tuple]]]:
+    """Every run of every node, nested ones included, with concrete shapes."""
+    found: list[tuple[Any, list[tuple], list[tuple]]] = []
+
+    def run(function: keras.Function, shapes: list[tuple]) -> list[tuple]:
+        known = {id(t): s for t, s in zip(function.inputs, shapes, strict=True)}
+        for node in nodes(function):
+            inputs = [known[id(t)] for t in node.input_tensors]
+            inner = as_function(node.operation)
+            if inner is not None and len(inner.inputs) == len(inputs):
+                outputs = run(inner, inputs)
+            else:
+                outputs = _output_shapes(node, inputs)
+                found.append((node, inputs, outputs))
+            known.update({id(t): s for t, s in zip(node.outputs, outputs, strict=True)})
+        return [known[id(t)] for t in function.outputs]
+
+    run(function, input_shapes)
+    return found
+
+
+def _output_shapes(node: Any, inputs: list[tuple]) -> list[tuple]:
+    recorded = [tuple(t.shape) for t in node.input_tensors]
+    outputs = [tuple(t.shape) for t in node.outputs]
+    if recorded == inputs and all(None not in shape[1:] for shape in outputs):
+        return outputs
+    specs = [
+        keras.KerasTensor(shape, dtype=t.dtype)
+        for shape, t in zip(inputs, node.input_tensors, strict=True)
+    ]
+    args, kwargs = _arguments(node)(specs)
+    spec = node.operation.compute_output_spec(*args, **kwargs)
+    return [tuple(t.shape) for t in keras.tree.flatten(spec)]

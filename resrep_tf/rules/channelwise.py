@@ -1,0 +1,256 @@
+"""Rules of the layers and operations that treat every channel alone."""
+
+import keras
+import numpy as np
+
+from resrep_tf.rules import activations
+from resrep_tf.rules.base import VARYING, Channelwise, pin_all, register
+from resrep_tf.rules.kernels import read
+
+layers = keras.layers
+
+
+@register(layers.BatchNormalization)
+class BatchNormalization(Channelwise):
+    """Affine in inference: gamma * (x - mean) / std + beta, each of them optional."""
+
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        axis = call.op.axis % len(call.inputs[0].shape)
+        ids = channels.of_weights(call.op, "in", channels.along(call, axis))
+        call.outputs[0].axis, call.outputs[0].channels = axis, ids
+
+    def keeps_zero(self, call):
+        return False  # Trained statistics move it, even where fresh ones do not.
+
+    def affine(self, layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
+        """The scale and shift that the layer applies in inference (Eq. 5)."""
+        scale = 1.0 / np.sqrt(read(layer.moving_variance) + layer.epsilon)
+        if layer.scale:
+            scale = scale * read(layer.gamma)
+        shift = -read(layer.moving_mean) * scale
+        if layer.center:
+            shift = shift + read(layer.beta)
+        return scale, shift
+
+    def value(self, call, constants):
+        scale, shift = self.affine(call.op)
+        return constants * scale + shift
+
+    def narrow(self, call, keeps):
+        weights = [w[keeps.inputs[0]] for w in call.op.get_weights()]
+        return self.clone(call.op)[0], weights
+
+
+@register(layers.PReLU)
+class PReLU(Channelwise):
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        channels.of_weights(call.op, "in", call.inputs[0].channels)
+
+    def keeps_zero(self, call):
+        return True
+
+    def _alpha_axis(self, call):
+        return call.inputs[0].axis - 1  # The slopes have no batch axis.
+
+    def keeps_constant(self, call):
+        shape = call.op.alpha.shape
+        return all(n == 1 for i, n in enumerate(shape) if i != self._alpha_axis(call))
+
+    def value(self, call, constants):
+        alpha = np.moveaxis(read(call.op.alpha), self._alpha_axis(call), -1)
+        alpha = alpha.reshape(-1, alpha.shape[-1])[0]
+        return np.where(constants > 0, constants, alpha * constants)
+
+    def narrow(self, call, keeps):
+        (alpha,) = call.op.get_weights()
+        axis = self._alpha_axis(call)
+        if alpha.shape[axis] > 1:
+            alpha = np.compress(keeps.inputs[0], alpha, axis)
+        return self.clone(call.op)[0], [alpha]
+
+
+@register(layers.Activation)
+class Activation(Channelwise):
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        activations.pin_unless_elementwise(call, channels, call.inputs[0].channels)
+
+    def value(self, call, constants):
+        return activations.apply(call.op.activation, constants)
+
+
+# Operations of `keras.ops` that are functions of each element.
+_FUNCTIONS = """
+    Abs Absolute Cast Celu Clip Elu Exp Gelu HardShrink HardSigmoid HardSilu HardTanh
+    LeakyRelu LogSigmoid Negative Relu Relu6 Selu Sigmoid Silu SoftShrink Softplus
+    Softsign SparsePlus Sqrt Square Squareplus Tanh TanhShrink Threshold
+"""
+
+
+@register(
+    layers.ReLU,
+    layers.LeakyReLU,
+    layers.ELU,
+    *(f"keras.ops.{name}" for name in _FUNCTIONS.split()),
+)
+class Elementwise(Channelwise):
+    """A function of each element, evaluated on the constants themselves."""
+
+
+@register(
+    layers.Dropout,
+    layers.SpatialDropout1D,
+    layers.SpatialDropout2D,
+    layers.SpatialDropout3D,
+    layers.GaussianDropout,
+    layers.GaussianNoise,
+    layers.AlphaDropout,
+    layers.ActivityRegularization,
+    layers.Identity,
+    "keras.ops.StopGradient",
+)
+class SameValue(Channelwise):
+    """Leaves a constant channel at the same constant in inference."""
+
+    def keeps_zero(self, call):
+        return True
+
+    def value(self, call, constants):
+        return constants
+
+
+@register(
+    layers.MaxPooling1D,
+    layers.MaxPooling2D,
+    layers.MaxPooling3D,
+    layers.AveragePooling1D,
+    layers.AveragePooling2D,
+    layers.AveragePooling3D,
+    layers.UpSampling1D,
+    layers.UpSampling2D,
+    layers.UpSampling3D,
+    layers.Cropping1D,
+    layers.Cropping2D,
+    layers.Cropping3D,
+)
+class Spatial(SameValue):
+    """Moves over space and leaves a constant at the same constant.
+
+    Pooling belongs here with every padding: TensorFlow averages and takes maxima
+    over the real elements only.
+    """
+
+    def relate(self, call, channels):
+        first = getattr(call.op, "data_format", None) == "channels_first"
+        axis = 1 if first else len(call.inputs[0].shape) - 1
+        call.outputs[0].channels = channels.along(call, axis)
+        call.outputs[0].axis = axis
+
+
+@register(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
+class ZeroPadding(Spatial):
+    """A zero channel stays zero; any other constant gets a rim of zeros."""
+
+    def keeps_constant(self, call):
+        return False
+
+
+@register("keras.ops.Pad")
+class Pad(SameValue):
+    def relate(self, call, channels):
+        op, (tensor, *more) = call.op, call.inputs
+        widths = np.broadcast_to(np.asarray(op.pad_width), (len(tensor.shape), 2))
+        if widths[tensor.axis].any() or more:
+            pin_all(call, channels, f"{call.describe()} pads the channel axis")
+        else:
+            super().relate(call, channels)
+
+    def keeps_constant(self, call):
+        return call.op.mode != "constant"
+
+    def keeps_zero(self, call):
+        _, kwargs = call.arguments([None] * len(call.inputs))
+        return call.op.mode != "constant" or not kwargs.get("constant_values")
+
+    def constants(self, call, inputs):
+        if self.keeps_zero(call):
+            return super().constants(call, inputs)
+        return [np.full(call.outputs[0].width, np.nan)]
+
+    def status(self, call, inputs):
+        (status,) = super().status(call, inputs)
+        return [status if self.keeps_zero(call) else np.full_like(status, VARYING)]
+
+
+@register(
+    layers.GlobalAveragePooling1D,
+    layers.GlobalAveragePooling2D,
+    layers.GlobalAveragePooling3D,
+    layers.GlobalMaxPooling1D,
+    layers.GlobalMaxPooling2D,
+    layers.GlobalMaxPooling3D,
+)
+class GlobalPooling(Spatial):
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        if not call.op.keepdims:
+            call.outputs[0].axis = 1
+
+
+@register("keras.ops.Mean", "keras.ops.Max", "keras.ops.Min")
+class Reduce(SameValue):
+    """A reduction over other axes than the channels'."""
+
+    def relate(self, call, channels):
+        op, (tensor,), (output,) = call.op, call.inputs, call.outputs
+        rank = len(tensor.shape)
+        axes = range(rank) if op.axis is None else np.atleast_1d(op.axis)
+        axes = {int(axis) % rank for axis in axes}
+        if tensor.axis in axes or 0 in axes:
+            pin_all(call, channels, f"{call.describe()} reduces over the channels")
+            return
+        shift = 0 if op.keepdims else sum(axis < tensor.axis for axis in axes)
+        output.axis, output.channels = tensor.axis - shift, tensor.channels
+
+
+@register(layers.Rescaling)
+class Rescaling(Elementwise):
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        if np.size(call.op.scale) > 1 or np.size(call.op.offset) > 1:
+            channels.pin(
+                call.inputs[0].channels,
+                f"{call.describe()} has one scale or offset for each channel",
+            )
+
+
+@register(layers.Normalization)
+class Normalization(Elementwise):
+    """Fixed statistics per channel, cloned as explicit numbers."""
+
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        channels.of_weights(call.op, "in", call.inputs[0].channels)
+        axis = tuple(a % len(call.inputs[0].shape) for a in np.atleast_1d(call.op.axis))
+        if axis != (call.inputs[0].axis,) or call.op.invert:
+            pin_all(call, channels, f"{call.describe()} is not per channel")
+
+    def keeps_zero(self, call):
+        return False
+
+    def clone(self, op):
+        return self._explicit(op, slice(None)), []
+
+    def narrow(self, call, keeps):
+        return self._explicit(call.op, keeps.inputs[0]), []
+
+    def _explicit(self, op, keep):
+        config = op.get_config()
+        for name in ("mean", "variance"):
+            value = np.asarray(keras.ops.convert_to_numpy(getattr(op, name)))
+            if op.axis:
+                value = value.reshape(-1)[keep]
+            config[name] = value.tolist()
+        return type(op).from_config(config)

@@ -1,0 +1,123 @@
+"""Plans for a particular model: will this run finish forgetting?"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.flops import FlopsMeter
+from resrep_tf.planning import Plan, make_plan, rows_for_target
+from resrep_tf.selection import largest_reduction
+
+WARMUP_EPOCHS = 5
+
+
+def plan(
+    pruner: Any,
+    flops_target: float,
+    total_steps: int,
+    *,
+    learning_rate: float | Callable[[int], float] | None = None,
+    warmup_steps: int | None = None,
+    steps_per_epoch: int | None = None,
+    interval: int = 200,
+    step: int = 4,
+    lasso_strength: float | None = None,
+    momentum: float | None = None,
+    snap: bool | None = None,
+    min_width: int = 1,
+    round_to: int = 1,
+    epsilon: float = 1e-5,
+    schedule: str = "auto",
+) -> Plan:
+    """Says when a run reaches its target and when the last channel is forgotten.
+
+    Args:
+        pruner: A wrapped model. Where it is compiled, the learning rate, the
+            compactors' momentum, the Lasso's strength and `snap` are taken from it
+            unless given.
+        flops_target: The fraction of FLOPs to remove.
+        total_steps: The number of training steps in the run.
+        learning_rate: A number, or a function of the step such as a Keras schedule.
+            A rate that a callback changes during training cannot be foreseen: give
+            it here as a function.
+        warmup_steps: Steps before the first selection: five epochs by default, or a
+            twentieth of the run if `steps_per_epoch` is not given either.
+        steps_per_epoch: To count the default warm-up.
+        interval: Steps between selections.
+        step: How many more rows may be masked at each selection.
+        lasso_strength: The Lasso's strength.
+        momentum: The momentum of the compactors' optimizer.
+        snap: Whether rows snap to zero.
+        min_width: The least number of channels that a layer keeps.
+        round_to: Widths are multiples of this.
+        epsilon: Below this norm a row counts as forgotten.
+        schedule: `"auto"` keeps these constants if they fit the run and derives ones
+            that do otherwise; `"paper"` only tells whether they fit.
+
+    Returns:
+        A `Plan`; print it, or hand its constants to `ChannelSelection`.
+    """
+    spaces, meter = pruner.spaces(), pruner.graph.meter
+    check_reachable(spaces, meter, flops_target, min_width, round_to)
+    compiled = pruner.compactor_optimizer is not None
+    if learning_rate is None:
+        if not compiled:
+            raise ValueError(
+                "`learning_rate` is needed to plan for a model that is not compiled. "
+                "Received: learning_rate=None"
+            )
+        learning_rate = rate_of(pruner.optimizer)
+    if warmup_steps is None:
+        warmup_steps = (
+            total_steps // 20
+            if steps_per_epoch is None
+            else WARMUP_EPOCHS * steps_per_epoch
+        )
+    if momentum is None:
+        momentum = pruner.compactor_momentum
+    return make_plan(
+        rows_for_target(spaces, meter, flops_target, min_width, round_to),
+        total_steps,
+        learning_rate,
+        flops_target,
+        warmup_steps=warmup_steps,
+        interval=interval,
+        step=step,
+        lasso_strength=(
+            float(pruner.lasso_strength) if lasso_strength is None else lasso_strength
+        ),
+        momentum=momentum,
+        snap=pruner.snap if snap is None else snap,
+        epsilon=epsilon,
+        schedule=schedule,
+    )
+
+
+def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
+    """An optimizer's learning rate as a function of the step, or a number."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    config = optimizer.get_config()["learning_rate"]
+    if isinstance(config, dict):
+        schedule = keras.optimizers.schedules.deserialize(config)
+        return lambda step: float(schedule(step))
+    return float(optimizer.learning_rate)
+
+
+def check_reachable(
+    spaces: list[np.ndarray],
+    meter: FlopsMeter,
+    flops_target: float,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> None:
+    """Raises if not even the narrowest model meets the target."""
+    largest = largest_reduction(spaces, meter, min_width, round_to)
+    if flops_target > largest:
+        raise ValueError(
+            f"At most {largest:.1%} of the FLOPs can be removed with these target "
+            f"layers, `min_width={min_width}` and `round_to={round_to}`. Lower "
+            "`flops_target`, or wrap more layers (`targets='all'`). "
+            f"Received: flops_target={flops_target}"
+        )

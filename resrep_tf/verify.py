@@ -1,0 +1,76 @@
+"""Compares two models on random inputs."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.compactor import Compactor
+
+# The largest accepted difference relative to the outputs' scale, by the precision in
+# which the models compute.
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1, "float16": 2e-2}
+
+
+def tolerance(model: keras.Model) -> float:
+    """What rounding alone may do to a model's outputs."""
+    kinds = [layer.compute_dtype for layer in _leaves(model)] + [model.compute_dtype]
+    return max(TOLERANCES.get(kind, 0.0) for kind in kinds)
+
+
+def _leaves(model: keras.Model) -> Iterator[keras.Layer]:
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _leaves(layer)
+        else:
+            yield layer
+
+
+def random_inputs(
+    model: keras.Model, shapes: Sequence[tuple], batch: int = 2, seed: int = 0
+) -> Any:
+    """Random inputs of a model's structure, for open extents as in `shapes`."""
+    rng = np.random.default_rng(seed)
+    flat = []
+    for tensor, shape in zip(model.inputs, shapes, strict=True):
+        size = (tensor.shape[0] or batch, *shape[1:])
+        if np.issubdtype(np.dtype(_numpy_type(tensor.dtype)), np.floating):
+            flat.append(rng.standard_normal(size).astype(_numpy_type(tensor.dtype)))
+        else:
+            flat.append(rng.integers(0, 2, size).astype(tensor.dtype))
+    return keras.tree.pack_sequence_as(model.input, flat)
+
+
+def _numpy_type(dtype: str) -> str:
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def compare(a: Any, b: Any) -> float:
+    """The largest difference of two structures of outputs, relative to `a`'s scale.
+
+    NaN or infinity in one of them only is an infinite difference.
+    """
+    worst = 0.0
+    for left, right in zip(keras.tree.flatten(a), keras.tree.flatten(b), strict=True):
+        left = keras.ops.convert_to_numpy(left).astype(np.float64)
+        right = keras.ops.convert_to_numpy(right).astype(np.float64)
+        if not (np.isfinite(left).all() and np.isfinite(right).all()):
+            return 0.0 if np.array_equal(left, right, equal_nan=True) else float("inf")
+        scale = max(np.abs(left).max(initial=0.0), np.finfo(np.float32).tiny)
+        worst = max(worst, float(np.abs(left - right).max(initial=0.0) / scale))
+    return worst
+
+
+@contextlib.contextmanager
+def zeroed(rows: Mapping[Compactor, np.ndarray]) -> Iterator[None]:
+    """Sets the compactor rows that are not kept to zero, and puts them back."""
+    before = {c: keras.ops.convert_to_numpy(c.kernel) for c in rows}
+    try:
+        for compactor, keep in rows.items():
+            compactor.kernel.assign(before[compactor] * keep)
+        yield
+    finally:
+        for compactor, kernel in before.items():
+            compactor.kernel.assign(kernel)

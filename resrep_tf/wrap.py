@@ -1,0 +1,211 @@
+"""Puts compactors into a model: convolutional re-parameterisation."""
+
+import difflib
+import re
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+
+from resrep_tf.compactor import KINDS, Compactor, SplitActivation
+from resrep_tf.graph import ChannelGraph, Producer, Space
+from resrep_tf.model import ResRepModel
+from resrep_tf.rebuild import Rebuilder
+
+Targets = str | Sequence[str] | re.Pattern | Callable[[keras.Layer], bool] | None
+
+
+def wrap(
+    model: keras.Model, targets: Targets = None, compactor: str = "matrix"
+) -> ResRepModel:
+    """Re-parameterises a trained model for pruning.
+
+    The result computes the same outputs and trains like any Keras model; the given
+    model is not changed. Layers keep their names and weights.
+
+    Args:
+        model: A trained Functional or Sequential model; nested models are fine.
+        targets: What to prune. None: every prunable space of channels that one
+            layer makes (the paper's internal layers). `"all"`: residual streams
+            too, by one compactor that all layers of the stream share. Or layer
+            names, a compiled regular expression that layer names must match from
+            their start, or a function from a layer to True or False.
+        compactor: `"matrix"`, or `"vector"` for one scale per channel.
+
+    Example:
+
+    ```python
+    pruner = resrep_tf.wrap(model)
+    pruner.compile("sgd", "sparse_categorical_crossentropy")
+    pruner.fit(data, callbacks=[resrep_tf.ChannelSelection(flops_target=0.5)])
+    slim = resrep_tf.convert(pruner)
+    ```
+    """
+    if compactor not in KINDS:
+        raise ValueError(
+            f"`compactor` must be one of {KINDS}. Received: compactor={compactor!r}"
+        )
+    graph = ChannelGraph(model)
+    check_not_wrapped(graph)
+    check_finite(graph)
+    spaces = choose_spaces(graph, targets)
+    pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
+    pruner.dtype_policy = model.dtype_policy
+    return pruner
+
+
+class _Wrapper(Rebuilder):
+    """Copies a model with a compactor behind each producer of the given spaces."""
+
+    def __init__(self, graph: ChannelGraph, spaces: list[Space], kind: str):
+        super().__init__(graph)
+        self._kind = kind
+        self._names = {step.op.name for step in graph.calls.values()}
+        self._compactors: dict[Space, Compactor] = {}
+        self._producers: dict[int, Producer] = {}  # By id of the tail call.
+        self._spaces: dict[int, Space] = {}
+        self._split: dict[int, SplitActivation] = {}
+        for space in spaces:
+            for producer in space.producers:
+                self._spaces[id(producer.layer)] = space
+                for call in producer.tail:
+                    self._producers[id(call)] = producer
+
+    def make(self, call):
+        op, weights = super().make(call)
+        if id(call.op) in self._spaces:
+            config = op.get_config()
+            config["activation"] = "linear"
+            op = type(op).from_config(config)
+        return op, weights
+
+    def call(self, call, values, trainable):
+        outputs = super().call(call, values, trainable)
+        producer = self._producers.get(id(call))
+        if producer is None:
+            return outputs
+        space = self._spaces[id(producer.layer)]
+        outputs = self._compactor(space, call)(outputs)
+        if producer.layer.activation is keras.activations.linear:
+            return outputs
+        return self._activation(producer.layer)(outputs)
+
+    def _compactor(self, space: Space, call) -> Compactor:
+        if space not in self._compactors:
+            first = space.producers[0]
+            self._compactors[space] = Compactor(
+                targets=[producer.name for producer in space.producers],
+                kind=self._kind,
+                axis=call.outputs[0].axis,
+                name=self._unique(f"{first.name}_compactor"),
+                dtype=first.layer.dtype_policy,
+            )
+        return self._compactors[space]
+
+    def _activation(self, layer: keras.Layer) -> SplitActivation:
+        if id(layer) not in self._split:
+            self._split[id(layer)] = SplitActivation(
+                layer.activation,
+                name=self._unique(f"{layer.name}_activation"),
+                dtype=layer.dtype_policy,
+            )
+        return self._split[id(layer)]
+
+    def _unique(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+# === Choosing targets ===
+
+
+def choose_spaces(graph: ChannelGraph, targets: Targets) -> list[Space]:
+    """The spaces that `targets` means, or an error that says what is wrong."""
+    prunable = [space for space in graph.spaces if space.prunable]
+    if targets is None:
+        chosen = [space for space in prunable if space.internal]
+    elif isinstance(targets, str) and targets == "all":
+        chosen = prunable
+    else:
+        names = _target_names(graph, targets)
+        chosen = [s for s in graph.spaces if any(p.name in names for p in s.producers)]
+        for space in chosen:
+            if not space.prunable:
+                raise ValueError(
+                    f"Layer `{space.producers[0].name}` cannot be pruned: "
+                    f"{space.reason}. Leave it out of `targets`; "
+                    "`resrep_tf.explain(model)` lists every layer. "
+                    f"Received: targets={targets!r}"
+                )
+    if not chosen:
+        raise ValueError(
+            f"The model `{graph.model.name}` has nothing to prune: "
+            + _why_nothing(graph, targets)
+            + f" Received: targets={targets!r}"
+        )
+    return chosen
+
+
+def _target_names(graph: ChannelGraph, targets: Targets) -> set[str]:
+    layers = {producer.name: producer.layer for producer in graph.producers}
+    if isinstance(targets, re.Pattern):
+        return {name for name in layers if targets.match(name)}
+    if callable(targets):
+        return {name for name, layer in layers.items() if targets(layer)}
+    names = [targets] if isinstance(targets, str) else list(targets)
+    for name in names:
+        if name not in layers:
+            near = difflib.get_close_matches(str(name), layers, n=3, cutoff=0.4)
+            hint = f"Did you mean {near}?" if near else f"There are: {sorted(layers)}."
+            raise ValueError(
+                f"No convolution or dense layer is called {name!r}. {hint} "
+                f"Received: targets={targets!r}"
+            )
+    return set(names)
+
+
+def _why_nothing(graph: ChannelGraph, targets: Targets) -> str:
+    if not graph.producers:
+        return "it has no convolution or dense layer with a rule."
+    if any(space.prunable for space in graph.spaces):
+        if targets is None:
+            return (
+                "every prunable space of channels is shared by several layers; "
+                "`targets='all'` prunes those too."
+            )
+        return "`targets` matches none of its convolution and dense layers."
+    reasons = "; ".join(
+        f"`{space.producers[0].name}`: {space.reason}" for space in graph.spaces[:5]
+    )
+    return f"no layer can lose a channel ({reasons})."
+
+
+# === Checks ===
+
+
+def check_not_wrapped(graph: ChannelGraph) -> None:
+    if any(isinstance(call.op, Compactor) for call in graph.calls.values()):
+        raise ValueError(
+            f"The model `{graph.model.name}` already has compactors: it has been "
+            "wrapped. Train it as it is, or `resrep_tf.convert` it first. "
+            f"Received: model={graph.model!r}"
+        )
+
+
+def check_finite(graph: ChannelGraph) -> None:
+    """A model with NaN or infinite weights cannot be pruned losslessly."""
+    bad = []
+    for layer in {id(c.op): c.op for c in graph.calls.values()}.values():
+        weights = layer.get_weights() if isinstance(layer, keras.Layer) else []
+        if any(
+            np.issubdtype(w.dtype, np.floating) and not np.isfinite(w).all()
+            for w in weights
+        ):
+            bad.append(layer.name)
+    if bad:
+        raise ValueError(
+            "Every weight must be finite. Load a model that trained without NaN. "
+            f"Received: layers with NaN or infinite weights: {bad}"
+        )
