@@ -62,7 +62,7 @@ setup(
     # Every file that is not Python and must be in the wheel; test_packaging.py
     # fails when one is forgotten.
     package_data={
-        "resrep_tf": ["**/*.html", "**/*.json", "**/*.npz", "py.typed"],
+        "resrep_tf": ["**/*.html", "**/*.json", "**/*.npz", "**/*.txt", "py.typed"],
         "resrep_tf.models": ["**/*.json"],
         "resrep_tf.flags": ["**/*.flags"],
     },

@@ -18,6 +18,8 @@ class ChannelSelection(keras.callbacks.Callback):
     compactor rows at most, those of the smallest norm in the whole network, are
     masked, fewer if the target is met before. All others go on learning.
 
+    Steps are optimizer steps: with gradient accumulation one takes several batches.
+
     Args:
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         warmup_steps: Steps before the first selection; five epochs by default.
@@ -69,6 +71,8 @@ class ChannelSelection(keras.callbacks.Callback):
                 "`warmup_steps` must not be negative. "
                 f"Received: warmup_steps={warmup_steps}"
             )
+        if not epsilon > 0:
+            raise ValueError(f"`epsilon` must be positive. Received: epsilon={epsilon}")
         if schedule not in ("paper", "auto"):
             raise ValueError(
                 f"`schedule` must be 'paper' or 'auto'. Received: schedule={schedule!r}"
@@ -97,20 +101,40 @@ class ChannelSelection(keras.callbacks.Callback):
             self._spaces, self._meter, self.flops_target, self.min_width, self.round_to
         )
         self.model.epsilon.assign(self.epsilon)
-        steps = self.params.get("steps")
-        if self.warmup_steps is None:
-            if steps is None:
-                raise ValueError(
-                    "The default warm-up is five epochs, but the number of steps in an "
-                    "epoch is not known. Give `warmup_steps`, or `steps_per_epoch` to "
-                    "`fit`. Received: warmup_steps=None"
+        self.plan = None
+        batches = self.params.get("steps")
+        if batches is not None:
+            if self.warmup_steps is None:
+                self.warmup_steps = (
+                    WARMUP_EPOCHS * batches // self.model.batches_per_step
                 )
-            self.warmup_steps = WARMUP_EPOCHS * steps
-        if steps is not None:
-            self._make_plan(steps * self.params["epochs"])
+            return
+        if self.warmup_steps is None:
+            raise ValueError(
+                "The default warm-up is five epochs, but the number of steps in an "
+                "epoch is not known. Give `warmup_steps`, or `steps_per_epoch` to "
+                "`fit`. Received: warmup_steps=None"
+            )
+        if self.schedule == "auto":
+            raise ValueError(
+                "A schedule that fits the run needs its length, but the number of "
+                "steps in an epoch is not known. Give `steps_per_epoch` to `fit`. "
+                "Received: schedule='auto'"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        batches = self.params.get("steps")
+        if self.plan is not None or batches is None:
+            return
+        if self.schedule == "paper" and self.model.compactor_momentum is None:
+            return  # Taken as it is: nothing is known about the user's optimizer.
+        total = batches * self.params["epochs"] // self.model.batches_per_step
+        if epoch == 0:  # Not so where `fit` was told to go on at a later epoch.
+            total += int(self.model.optimizer.iterations)
+        self._make_plan(total)
 
     def _make_plan(self, total_steps: int) -> None:
-        model = self.model
+        model, auto = self.model, self.schedule == "auto"
         self.plan = plan(
             model,
             self.flops_target,
@@ -118,15 +142,17 @@ class ChannelSelection(keras.callbacks.Callback):
             warmup_steps=self.warmup_steps,
             interval=self.interval,
             step=self.step,
+            lasso_strength=model.compiled_strength if auto else None,
             min_width=self.min_width,
             round_to=self.round_to,
             epsilon=self.epsilon,
             schedule=self.schedule,
         )
-        self.warmup_steps = self.plan.warmup_steps
-        self.interval = self.plan.interval
-        self.step = self.plan.step
-        model.lasso_strength.assign(self.plan.lasso_strength)
+        if auto:
+            self.warmup_steps = self.plan.warmup_steps
+            self.interval = self.plan.interval
+            self.step = self.plan.step
+            model.lasso_strength.assign(self.plan.lasso_strength)
         if not self.plan.fits:
             warnings.warn(self.plan.advice, stacklevel=2)
 
@@ -142,6 +168,12 @@ class ChannelSelection(keras.callbacks.Callback):
         if limit > int(self.model.selection_limit):
             self.model.selection_limit.assign(limit)
             self.select()
+
+    def on_epoch_end(self, epoch, logs=None):
+        # Up to date also if the last batch was followed by a selection.
+        if logs is not None:
+            logs["flops_removed"] = float(self.model.flops_removed)
+            logs["forgotten"] = float(self.model.forgotten())
 
     def select(self) -> selection.Selection:
         """Chooses the rows to forget and hands the masks to the compactors."""

@@ -50,6 +50,7 @@ class Compactor(keras.layers.Layer):
         self.targets = tuple(targets)
         self.kind = kind
         self.axis = axis
+        self.supports_masking = True
 
     def build(self, input_shape):
         width = input_shape[self.axis]

@@ -5,6 +5,7 @@ needs no weights (is a pruned channel zero here, a constant, or neither?), and t
 *constants* themselves, for a model with real weights.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,16 +36,16 @@ def propagate(
         steps: Calls and links in the order in which they run.
         start: The fact of a tensor that nothing in the graph makes.
         transfer: The facts of a call's outputs from those of its inputs.
-        join: Combines the facts of several links into one tensor: a nested model
+        join: Combines the facts that two links bring to one tensor: a nested model
             that is called at several places knows only what holds at all of them.
             It must move in one direction, which makes the loop end.
     """
     facts: Facts = {}
+    entered: dict[int, Facts] = {}
 
     def get(tensor: Tensor) -> np.ndarray:
         return facts[id(tensor)] if id(tensor) in facts else start(tensor)
 
-    entered: Facts = {}
     while True:
         changed = False
         for step in steps:
@@ -53,11 +54,14 @@ def propagate(
                 for tensor, fact in zip(step.outputs, outputs, strict=True):
                     facts[id(tensor)] = fact
                 continue
-            fact, key = get(step.source), id(step.target)
-            if key in entered:
-                joined = join(entered[key], fact)
-                changed |= not np.array_equal(joined, entered[key], equal_nan=True)
-                fact = joined
-            facts[key] = entered[key] = fact
+            links = entered.setdefault(id(step.target), {})
+            links[id(step)] = get(step.source)
+            joined = functools.reduce(join, links.values())
+            before = facts.get(id(step.target))
+            # What a nested model met at an earlier call may have to be corrected.
+            changed |= len(links) > 1 and not np.array_equal(
+                before, joined, equal_nan=True
+            )
+            facts[id(step.target)] = joined
         if not changed:
             return facts

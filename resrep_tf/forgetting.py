@@ -20,7 +20,8 @@ def lasso_gradient(kernel: Any, strength: Any) -> Any:
     """`strength * F / ||F||` for every row F, and zero where F is zero."""
     norms = row_norms(kernel)
     nonzero = ops.where(norms > 0, norms, ops.ones_like(norms))
-    return ops.cast(strength, kernel.dtype) * kernel / nonzero
+    # Not `ops.cast`, which takes a Python number through float32.
+    return ops.convert_to_tensor(strength, kernel.dtype) * kernel / nonzero
 
 
 def reset_gradient(gradient: Any, kernel: Any, mask: Any, strength: Any) -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 from resrep_tf import flow
 from resrep_tf.flops import FlopsMeter, Term
 from resrep_tf.flow import Link
-from resrep_tf.rules import Call, Channels, Tensor, rule_for
-from resrep_tf.rules.base import VARYING
+from resrep_tf.rules import Call, Channels, Read, Tensor, rule_for
+from resrep_tf.rules.base import VARYING, ZERO
 
 # Spatial extents that a model leaves open are counted at this size.
 DEFAULT_EXTENT = 224
@@ -412,11 +412,15 @@ class ChannelGraph:
             self.steps,
             lambda tensor: np.full(tensor.width, VARYING, np.uint8),
             transfer,
-            np.maximum,
+            # Two calls of a nested model need not bring the same constant.
+            lambda a, b: np.where((a == ZERO) & (b == ZERO), ZERO, VARYING),
         )
         blocked: dict[Space, str] = {}
         for call in self.calls.values():
             for read in call.rule.reads(call):
+                if len(self._calls_by_op[id(call.op)]) > 1 and not read.why:
+                    why = f"{call.describe()} is called more than once with one bias"
+                    read = Read(read.index, ZERO, why)
                 tensor = call.inputs[read.index]
                 fact = facts.get(id(tensor))
                 if fact is None:
@@ -456,7 +460,7 @@ class ChannelGraph:
         return FlopsMeter(self.terms, self.num_channels)
 
 
-def _blocked_reason(call: Call, read: Any) -> str:
+def _blocked_reason(call: Call, read: Read) -> str:
     if read.why:
         return (
             "its pruned channels would be a constant other than zero where "

@@ -31,6 +31,8 @@ class ResRepModel(keras.Model):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.compactor_optimizer = None
+        self._follows = True
+        self.compiled_strength = LASSO_STRENGTH
         self.snap = False
         self.selection_limit = self._state("selection_limit", "int64")
         self.lasso_strength = self._state("lasso_strength", value=LASSO_STRENGTH)
@@ -67,11 +69,23 @@ class ResRepModel(keras.Model):
         return [rows[id(compactor)] for compactor in self.compactors]
 
     @property
-    def compactor_momentum(self) -> float:
-        """The momentum with which the compactors are trained."""
+    def compactor_momentum(self) -> float | None:
+        """The momentum with which SGD trains the compactors; None if another does."""
         if self.compactor_optimizer is None:
             return MOMENTUM
-        return getattr(_inner(self.compactor_optimizer), "momentum", 0.0)
+        optimizer = _inner(self.compactor_optimizer)
+        sgd = isinstance(optimizer, keras.optimizers.SGD)
+        return optimizer.momentum if sgd else None
+
+    @property
+    def leading_optimizer(self) -> keras.Optimizer:
+        """The optimizer whose learning rate the compactors have."""
+        return self.optimizer if self._follows else self.compactor_optimizer
+
+    @property
+    def batches_per_step(self) -> int:
+        """How many batches an optimizer step takes: more than one to accumulate."""
+        return _inner(self.optimizer).gradient_accumulation_steps or 1
 
     # === Compiling ===
 
@@ -99,31 +113,47 @@ class ResRepModel(keras.Model):
                 zero until the learning rate has decayed. The paper does not do this.
             **kwargs: As in `keras.Model.compile`.
         """
-        if not lasso_strength > 0:
+        if not 0 < lasso_strength < float("inf"):
             raise ValueError(
-                "`lasso_strength` must be positive. "
+                "`lasso_strength` must be positive and finite. "
                 f"Received: lasso_strength={lasso_strength}"
             )
         super().compile(optimizer, *args, **kwargs)
         self.lasso_strength.assign(lasso_strength)
+        # What was asked for: a schedule may raise the strength, and must come to the
+        # same result when it is derived once more after a restart.
+        self.compiled_strength = float(lasso_strength)
         self.snap = snap
         self._follows = compactor_optimizer is None or isinstance(
             compactor_optimizer, (int, float)
         )
         if self._follows:
             momentum = MOMENTUM if compactor_optimizer is None else compactor_optimizer
-            compactor_optimizer = keras.optimizers.SGD(
-                momentum=float(momentum),
-                gradient_accumulation_steps=_inner(
-                    self.optimizer
-                ).gradient_accumulation_steps,
-                name="compactor_sgd",
-            )
+            compactor_optimizer = self._follower(momentum)
         self.compactor_optimizer = self._checked(compactor_optimizer)
+        self._check_trainers()
         # Built here, each on its own variables: an optimizer that is built lazily
         # silently loses its state when a saved model is loaded.
-        self.optimizer.build(self._remembering())
-        self.compactor_optimizer.build(self._forgetting())
+        for optimizer, variables in [
+            (self.optimizer, self._remembering()),
+            (self.compactor_optimizer, self._forgetting()),
+        ]:
+            if not optimizer.built:
+                optimizer.build(variables)
+
+    def _follower(self, momentum: float) -> keras.Optimizer:
+        if not 0 <= momentum < 1:
+            raise ValueError(
+                "A number as `compactor_optimizer` is a momentum, at least 0 and "
+                f"below 1. Received: compactor_optimizer={momentum}"
+            )
+        return keras.optimizers.SGD(
+            momentum=float(momentum),
+            gradient_accumulation_steps=_inner(
+                self.optimizer
+            ).gradient_accumulation_steps,
+            name="compactor_sgd",
+        )
 
     def _checked(self, optimizer: Any) -> keras.Optimizer:
         optimizer = keras.optimizers.get(optimizer)
@@ -148,6 +178,37 @@ class ResRepModel(keras.Model):
             )
         return optimizer
 
+    def _check_trainers(self) -> None:
+        """Refuses what Keras would accept and then silently do wrong."""
+        optimizers = {
+            "optimizer": _inner(self.optimizer),
+            "compactor_optimizer": _inner(self.compactor_optimizer),
+        }
+        for name, optimizer in optimizers.items():
+            if optimizer.use_ema:
+                # At the end of `fit`, Keras overwrites the model's variables with
+                # the averages, taking it that one optimizer has all of them.
+                raise ValueError(
+                    f"`{name}` cannot average weights: compactors and other weights "
+                    "have an optimizer each. Received: use_ema=True"
+                )
+        if not self._remembering():
+            raise ValueError(
+                "All layers are frozen, so that none could make up for what compactors "
+                f"forget. Received: model={self.name!r} without trainable weights"
+            )
+        strategy = self.distribute_strategy
+        if strategy.num_replicas_in_sync == 1:
+            return
+        for name, optimizer in optimizers.items():
+            counter = optimizer.variables[0].value
+            if not isinstance(counter, tf.distribute.DistributedValues):
+                raise ValueError(
+                    "Create optimizers and call `compile` within `strategy.scope()`, "
+                    "where the model was made: its replicas would drift apart. "
+                    f"Received: {name}={optimizer!r}, created outside of the scope"
+                )
+
     def get_compile_config(self):
         config = super().get_compile_config()
         if not config:
@@ -156,12 +217,13 @@ class ResRepModel(keras.Model):
         # The loss scale wraps the optimizer according to a global setting that need
         # not hold where the model is loaded, so the wrapped optimizer is stored.
         config["optimizer"] = serialize(self.optimizer)
+        config["auto_scale_loss"] = False
         config["compactor_optimizer"] = (
             _inner(self.compactor_optimizer).momentum
             if self._follows
             else serialize(self.compactor_optimizer)
         )
-        config["lasso_strength"] = float(self.lasso_strength)
+        config["lasso_strength"] = self.compiled_strength
         config["snap"] = self.snap
         return config
 
@@ -194,7 +256,11 @@ class ResRepModel(keras.Model):
         if _is_scaled(self.optimizer):
             main, compact = _fail_together(main, compact)
         if self._follows:
-            self.compactor_optimizer.learning_rate = self.optimizer.learning_rate
+            # A tensor (which `ops` does not make of a variable): an optimizer takes
+            # any variable for its own, and could not be loaded with one more.
+            self.compactor_optimizer.learning_rate = tf.convert_to_tensor(
+                self.optimizer.learning_rate
+            )
         self.optimizer.apply_gradients(zip(main, remembering, strict=True))
         self.compactor_optimizer.apply_gradients(zip(compact, forgotten, strict=True))
         if self.snap:
@@ -202,7 +268,7 @@ class ResRepModel(keras.Model):
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return {
             **logs,
-            "flops_removed": ops.convert_to_tensor(self.flops_removed),
+            "flops_removed": tf.convert_to_tensor(self.flops_removed),
             "forgotten": self.forgotten(),
         }
 
@@ -247,7 +313,7 @@ class ResRepModel(keras.Model):
         for number, (compactor, mask) in enumerate(
             zip(self.compactors, masks, strict=True)
         ):
-            before = ops.convert_to_numpy(compactor.mask)
+            mask, before = np.asarray(mask), ops.convert_to_numpy(compactor.mask)
             compactor.mask.assign(mask)
             if self.snap and self.compactor_momentum:
                 velocity = _inner(self.compactor_optimizer).momentums[number]
@@ -282,7 +348,17 @@ class ResRepModel(keras.Model):
             below += ops.sum(ops.cast(zeroed & small, "float32"))
         return below / ops.maximum(masked, 1.0)
 
-    def fit(self, *args, callbacks=None, **kwargs):
+    def fit(
+        self,
+        x=None,
+        y=None,
+        batch_size=None,
+        epochs=1,
+        verbose="auto",
+        callbacks=None,
+        *args,
+        **kwargs,
+    ):
         """Trains, as `keras.Model.fit` does; a `ChannelSelection` is needed."""
         if isinstance(callbacks, keras.callbacks.CallbackList):
             known = callbacks.callbacks
@@ -295,7 +371,9 @@ class ResRepModel(keras.Model):
                 "train the wrapped model without pruning on purpose, call "
                 f"`keras.Model.fit(pruner, ...)`.) Received: callbacks={callbacks}"
             )
-        return super().fit(*args, callbacks=callbacks, **kwargs)
+        return super().fit(
+            x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs
+        )
 
 
 def _compactors(model: keras.Model) -> list[Compactor]:

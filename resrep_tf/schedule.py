@@ -38,7 +38,8 @@ def plan(
             compactors' momentum, the Lasso's strength and `snap` are taken from it
             unless given.
         flops_target: The fraction of FLOPs to remove.
-        total_steps: The number of training steps in the run.
+        total_steps: The number of optimizer steps in the run. (With gradient
+            accumulation a step takes several batches.)
         learning_rate: A number, or a function of the step such as a Keras schedule.
             A rate that a callback changes during training cannot be foreseen: give
             it here as a function.
@@ -68,7 +69,7 @@ def plan(
                 "`learning_rate` is needed to plan for a model that is not compiled. "
                 "Received: learning_rate=None"
             )
-        learning_rate = rate_of(pruner.optimizer)
+        learning_rate = rate_of(pruner.leading_optimizer)
     if warmup_steps is None:
         warmup_steps = (
             total_steps // 20
@@ -77,6 +78,12 @@ def plan(
         )
     if momentum is None:
         momentum = pruner.compactor_momentum
+    if momentum is None:
+        raise ValueError(
+            "Only SGD's way to forget can be foreseen. Compile with SGD for the "
+            "compactors, or give the `momentum` of a similar one. "
+            f"Received: compactor_optimizer={pruner.compactor_optimizer!r}"
+        )
     return make_plan(
         rows_for_target(spaces, meter, flops_target, min_width, round_to),
         total_steps,
@@ -98,10 +105,13 @@ def plan(
 def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
     """An optimizer's learning rate as a function of the step, or a number."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    config = optimizer.get_config()["learning_rate"]
-    if isinstance(config, dict):
-        schedule = keras.optimizers.schedules.deserialize(config)
-        return lambda step: float(schedule(step))
+    # The public property is the rate at this moment, and the config of a schedule
+    # brings it back only if its class is registered.
+    schedule = optimizer._learning_rate
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        # Keras's schedules count batches, also where steps take several.
+        batches = optimizer.gradient_accumulation_steps or 1
+        return lambda step: float(schedule(batches * (step + 1) - 1))
     return float(optimizer.learning_rate)
 
 

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from resrep_tf.compactor import Compactor
+from resrep_tf.graph import check_model, structures
 
 # The largest accepted difference relative to the outputs' scale, by the precision in
 # which the models compute.
@@ -40,7 +41,8 @@ def random_inputs(
             flat.append(rng.standard_normal(size).astype(_numpy_type(tensor.dtype)))
         else:
             flat.append(rng.integers(0, 2, size).astype(tensor.dtype))
-    return keras.tree.pack_sequence_as(model.input, flat)
+    structure, _ = structures(check_model(model))
+    return keras.tree.pack_sequence_as(structure, flat)
 
 
 def _numpy_type(dtype: str) -> str:

@@ -1,0 +1,48 @@
+"""Random graphs, every weight randomised: conversion is exact, and never crashes."""
+
+import pytest
+from random_models import random_model
+from support import assert_prunes_exactly, precision
+
+from resrep_tf.graph import ChannelGraph
+
+BATCH = 20
+
+
+def check(seed):
+    """Whether there was something to prune."""
+    dtype = "float64" if seed % 4 == 0 else "float32"
+    with precision(dtype):
+        model = random_model(seed)
+        if not any(space.prunable for space in ChannelGraph(model).spaces):
+            return False
+        assert_prunes_exactly(
+            model,
+            kind="vector" if seed % 5 == 0 else "matrix",
+            seed=seed,
+            fuse_bn=seed % 3 > 0,
+            dtype=dtype,
+        )
+    return True
+
+
+def check_batch(first):
+    pruned = 0
+    for seed in range(first, first + BATCH):
+        try:
+            pruned += check(seed)
+        except Exception as error:
+            error.add_note(f"Reproduce with `check({seed})`.")
+            raise
+    assert pruned > BATCH // 2
+
+
+@pytest.mark.parametrize("first", range(0, 200, BATCH))
+def test_random_graphs(first):
+    check_batch(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(1000, 4000, BATCH))
+def test_many_random_graphs(first):
+    check_batch(first)
