@@ -1,9 +1,6 @@
-"""Reads a Keras model into a `ChannelGraph`: calls, channel spaces and FLOPs.
+"""Reads a Keras model into a `ChannelGraph`: calls, channel spaces and FLOPs."""
 
-This is the only module that knows how Keras stores a graph of calls.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,67 +11,16 @@ import numpy as np
 from resrep_tf import flow
 from resrep_tf.flops import FlopsMeter, Term
 from resrep_tf.flow import Link
+from resrep_tf.keras_graph import (
+    arguments,
+    as_function,
+    check_model,
+    executions,
+    input_shapes,
+    nodes,
+)
 from resrep_tf.rules import Call, Channels, Read, Tensor, rule_for
 from resrep_tf.rules.base import VARYING, ZERO
-
-# Spatial extents that a model leaves open are counted at this size.
-DEFAULT_EXTENT = 224
-
-
-# === Keras's graph ===
-
-
-def as_function(op: Any) -> keras.Function | None:
-    """The graph behind a Functional or built Sequential model, else None."""
-    if isinstance(op, keras.Sequential):
-        return getattr(op, "_functional", None)
-    if isinstance(op, keras.Function) and isinstance(op, keras.Model):
-        return op
-    return None
-
-
-def nodes(function: keras.Function) -> Iterator[Any]:
-    """The calls of a graph in the order in which Keras runs them."""
-    for _, level in sorted(function._nodes_by_depth.items(), reverse=True):
-        for node in level:
-            if not node.is_input:
-                yield node
-
-
-def structures(function: keras.Function) -> tuple[Any, Any]:
-    """A graph's inputs and outputs, nested as its user passed them."""
-    return function._inputs_struct, function._outputs_struct
-
-
-def input_layer(tensor: keras.KerasTensor) -> keras.Layer:
-    return tensor._keras_history.operation
-
-
-def check_model(model: Any) -> keras.Function:
-    """The graph of a model, or an error that says what to do about it."""
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            "`model` must be a `keras.Model`. "
-            f"Received: model={model!r} (of type {type(model).__name__})"
-        )
-    function = as_function(model)
-    if function is not None:
-        return function
-    if isinstance(model, keras.Sequential):
-        raise ValueError(
-            f"The Sequential model `{model.name}` has no input shape yet. Give it an "
-            "`keras.Input` as its first layer, or call it once on data. "
-            f"Received: model={model!r}"
-        )
-    raise ValueError(
-        "Only Functional and Sequential models can be pruned: the calls inside a "
-        f"subclassed model are not visible. Rebuild `{type(model).__name__}` with "
-        "`keras.Model(inputs, outputs)`, for example from the tensors its `call` "
-        f"makes. Received: model={model!r}"
-    )
-
-
-# === The channel graph ===
 
 
 @dataclass(eq=False)
@@ -144,7 +90,7 @@ class ChannelGraph:
     def __init__(self, model: keras.Model, input_shape: Sequence | None = None):
         self.model = model
         self.function = check_model(model)
-        self.input_shapes = _input_shapes(self.function, input_shape)
+        self.input_shapes = input_shapes(self.function, input_shape)
         self.steps: list[Call | Link] = []
         self.calls: dict[int, Call] = {}  # By id of Keras's node.
         self._ids = Channels()
@@ -198,7 +144,7 @@ class ChannelGraph:
                 node.operation,
                 [self.tensor(t) for t in node.input_tensors],
                 [self.tensor(t) for t in node.outputs],
-                _arguments(node),
+                arguments(node),
                 rule_for(node.operation),
             )
             # Rules may give a call its own view of an input; who reads what stays.
@@ -438,9 +384,7 @@ class ChannelGraph:
         coefficients: dict[tuple[int, int], int] = {}
         factors: dict[tuple[int, int], tuple] = {}
         names: dict[int, str] = {}
-        for node, in_shapes, out_shapes in _executions(
-            self.function, self.input_shapes
-        ):
+        for node, in_shapes, out_shapes in executions(self.function, self.input_shapes):
             call = self.calls[id(node)]
             names[id(call)] = call.name
             for part, (coefficient, sides) in enumerate(
@@ -470,75 +414,3 @@ def _blocked_reason(call: Call, read: Read) -> str:
         "its pruned channels would not be constant where "
         f"{call.describe()} reads them, so they could not be dropped exactly"
     )
-
-
-def _arguments(node: Any):
-    """A function from values, one per input tensor, to the call's arguments."""
-    tensors = node.input_tensors
-
-    def fill(values: Sequence[Any]) -> tuple[tuple, dict]:
-        table = {id(t): v for t, v in zip(tensors, values, strict=True)}
-        args, kwargs = node.arguments.fill_in(table)
-        return tuple(args), dict(kwargs)
-
-    return fill
-
-
-def _input_shapes(
-    function: keras.Function, input_shape: Sequence | None
-) -> list[tuple]:
-    shapes = [tuple(t.shape) for t in function.inputs]
-    if input_shape is not None:
-        given = [input_shape] if len(shapes) == 1 else list(input_shape)
-        given = [tuple(g) for g in given]
-        if len(given) != len(shapes) or any(
-            len(g) != len(s) - 1
-            or any(n not in (None, m) for n, m in zip(s[1:], g, strict=True))
-            for g, s in zip(given, shapes, strict=True)
-        ):
-            raise ValueError(
-                "`input_shape` must be the shape of one example (a list of shapes for "
-                f"several inputs) that the model accepts: {shapes}. "
-                f"Received: input_shape={input_shape}"
-            )
-        shapes = [(None, *g) for g in given]
-    return [
-        (None, *(DEFAULT_EXTENT if n is None else n for n in s[1:])) for s in shapes
-    ]
-
-
-def _executions(
-    function: keras.Function, input_shapes: list[tuple]
-) -> list[tuple[Any, list[tuple], list[tuple]]]:
-    """Every run of every node, nested ones included, with concrete shapes."""
-    found: list[tuple[Any, list[tuple], list[tuple]]] = []
-
-    def run(function: keras.Function, shapes: list[tuple]) -> list[tuple]:
-        known = {id(t): s for t, s in zip(function.inputs, shapes, strict=True)}
-        for node in nodes(function):
-            inputs = [known[id(t)] for t in node.input_tensors]
-            inner = as_function(node.operation)
-            if inner is not None and len(inner.inputs) == len(inputs):
-                outputs = run(inner, inputs)
-            else:
-                outputs = _output_shapes(node, inputs)
-                found.append((node, inputs, outputs))
-            known.update({id(t): s for t, s in zip(node.outputs, outputs, strict=True)})
-        return [known[id(t)] for t in function.outputs]
-
-    run(function, input_shapes)
-    return found
-
-
-def _output_shapes(node: Any, inputs: list[tuple]) -> list[tuple]:
-    recorded = [tuple(t.shape) for t in node.input_tensors]
-    outputs = [tuple(t.shape) for t in node.outputs]
-    if recorded == inputs and all(None not in shape[1:] for shape in outputs):
-        return outputs
-    specs = [
-        keras.KerasTensor(shape, dtype=t.dtype)
-        for shape, t in zip(inputs, node.input_tensors, strict=True)
-    ]
-    args, kwargs = _arguments(node)(specs)
-    spec = node.operation.compute_output_spec(*args, **kwargs)
-    return [tuple(t.shape) for t in keras.tree.flatten(spec)]

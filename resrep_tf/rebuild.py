@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph import ChannelGraph, as_function, input_layer, nodes, structures
+from resrep_tf.graph import ChannelGraph
+from resrep_tf.keras_graph import arguments, as_function, input_layer, nodes, structures
 from resrep_tf.rules import Call, Tensor
 
 
@@ -77,9 +78,7 @@ class Rebuilder:
                 outputs = self.call(call, values, trainable)
             else:
                 nested = self._nested_model(node.operation, trainable)
-                args, kwargs = node.arguments.fill_in(
-                    dict(zip(map(id, node.input_tensors), values, strict=True))
-                )
+                args, kwargs = arguments(node)(values)
                 outputs = nested(*args, **kwargs)
             flat = keras.tree.flatten(outputs)
             new.update(zip(map(id, node.outputs), flat, strict=True))

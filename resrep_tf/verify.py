@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from resrep_tf.compactor import Compactor
-from resrep_tf.graph import check_model, structures
+from resrep_tf.keras_graph import check_model, structures
 
 # The largest accepted difference relative to the outputs' scale, by the precision in
 # which the models compute.
