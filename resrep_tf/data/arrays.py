@@ -1,0 +1,219 @@
+"""Sets that fit in memory: accessed by number, processed batch by batch."""
+
+import dataclasses
+import importlib.resources
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import tensorflow as tf
+
+from .images import normalise, shift_and_flip
+from .order import Order, uniform
+
+# Images are shifted by up to an eighth of their size: 4 of 32 pixels, 1 of 8.
+SHIFT = 8
+KEYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Images and labels in memory.
+
+    Attributes:
+        train: Training images, (examples, height, width, channels), and labels.
+        held_out: Those for evaluation.
+        mean: Mean of each channel, in the images' units.
+        std: Standard deviation of each channel.
+        classes: Number of classes.
+        class_names: Their names, if known.
+        augment: Whether training images are shifted, and flipped if `flip`.
+        flip: Whether mirror images are of the same class.
+    """
+
+    train: tuple[tf.Tensor, tf.Tensor]
+    held_out: tuple[tf.Tensor, tf.Tensor]
+    mean: np.ndarray
+    std: np.ndarray
+    classes: int
+    class_names: tuple[str, ...] | None
+    augment: bool
+    flip: bool
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return tuple(self.train[0].shape[1:])
+
+    @property
+    def train_examples(self) -> int:
+        return self.train[0].shape[0]
+
+    @property
+    def eval_examples(self) -> int:
+        return self.held_out[0].shape[0]
+
+    def training(self, order: Order, step: int, epochs: int | None) -> tf.data.Dataset:
+        """Batches from a global step on; see `Order.chain`."""
+        images, labels = self.train
+        pad = min(self.input_shape[:2]) // SHIFT
+
+        def epoch_from(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
+            order_word, augmentation_word = order.words(epoch)
+            rows = order.batches(order_word)[start:]
+            # One table for an epoch, a row for each example: drawing for every
+            # example by itself takes longer than all of the rest.
+            draws = uniform([order.examples, 3], augmentation_word)
+            return tf.data.Dataset.from_tensor_slices((rows, tf.gather(draws, rows)))
+
+        def batch(rows: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            chosen = tf.gather(images, rows)
+            if self.augment:
+                chosen = shift_and_flip(chosen, draws, pad, self.flip)
+            return normalise(chosen, self.mean, self.std), tf.gather(labels, rows)
+
+        rows = order.chain(epoch_from, step, epochs)
+        return rows.map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+
+    def evaluation(self, batch_size: int) -> tf.data.Dataset:
+        """Batches of the held-out images, in the order they are stored in."""
+        images, labels = self.held_out
+
+        def batch(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            chosen = normalise(tf.gather(images, rows), self.mean, self.std)
+            return chosen, tf.gather(labels, rows)
+
+        rows = tf.data.Dataset.range(self.eval_examples).batch(batch_size)
+        return rows.map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def from_arrays(
+    train: tuple[np.ndarray, np.ndarray],
+    held_out: tuple[np.ndarray, np.ndarray],
+    *,
+    mean: np.ndarray | None = None,
+    std: np.ndarray | None = None,
+    **settings: Any,
+) -> ArraySource:
+    """Makes a source of arrays, normalised by the training set unless told how."""
+    if mean is None or std is None:
+        mean, std = _statistics(train[0])
+
+    def tensors(split: tuple[np.ndarray, np.ndarray]) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = split
+        # Input pipelines run on the CPU; elsewhere each batch would be copied.
+        with tf.device("CPU"):
+            return tf.constant(images), tf.constant(labels, tf.int32)
+
+    return ArraySource(tensors(train), tensors(held_out), mean, std, **settings)
+
+
+def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each channel, without a copy of all images."""
+    means, squares = [], []
+    for part in np.array_split(images, -(-len(images) // 1024)):
+        part = part.astype("float64")
+        means.append(part.mean((1, 2)))
+        squares.append((part**2).mean((1, 2)))
+    mean = np.concatenate(means).mean(0)
+    variance = np.concatenate(squares).mean(0) - mean**2
+    # A constant channel stays constant.
+    return mean, np.sqrt(np.where(variance > 1e-12, variance, 1))
+
+
+def digits(*, augment: bool, flip: bool | None) -> ArraySource:
+    """The handwritten digits that come with the package; see digits.txt."""
+    file = importlib.resources.files(__package__).joinpath("digits.npz")
+    with file.open("rb") as stream:
+        return _read(stream, "digits", augment, flip)
+
+
+def npz(path: str, *, augment: bool, flip: bool | None) -> ArraySource:
+    """A set in a file of NumPy's, with the arrays that `KEYS` names."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"`name` must give an .npz file with the arrays {', '.join(KEYS)}. There "
+            f"is no such file. Received: name={f'npz:{path}'!r}"
+        )
+    with file.open("rb") as stream:
+        return _read(stream, f"npz:{path}", augment, flip)
+
+
+def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> ArraySource:
+    try:
+        archive = np.load(stream)
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        raise ValueError(
+            f"`name` must give an .npz file, as `numpy.savez` writes it: {error} "
+            f"Received: name={name!r}"
+        ) from error
+    found = list(getattr(archive, "files", []))
+    missing = [key for key in KEYS if key not in found]
+    if missing:
+        raise ValueError(
+            f"An .npz file must hold the arrays {', '.join(KEYS)}; "
+            f"{', '.join(missing)} not found among: {', '.join(found) or 'nothing'}. "
+            f"Received: name={name!r}"
+        )
+    train = _checked(archive["x_train"], archive["y_train"], "train", name)
+    held_out = _checked(archive["x_test"], archive["y_test"], "test", name)
+    if train[0].shape[1:] != held_out[0].shape[1:]:
+        raise ValueError(
+            "`x_train` and `x_test` must hold images of one shape, not "
+            f"{train[0].shape[1:]} and {held_out[0].shape[1:]}. Received: name={name!r}"
+        )
+    return from_arrays(
+        train,
+        held_out,
+        classes=_count_classes(train[1], held_out[1], name),
+        class_names=None,
+        augment=augment,
+        flip=bool(flip),
+    )
+
+
+def _checked(
+    images: np.ndarray, labels: np.ndarray, split: str, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images with a channel axis, uint8 or float32, and their labels, one axis."""
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or 0 in images.shape or images.dtype.kind not in "uif":
+        raise ValueError(
+            f"`x_{split}` must hold numbers, as (examples, height, width, channels) or "
+            f"(examples, height, width), not {images.dtype} {images.shape}. "
+            f"Received: name={name!r}"
+        )
+    if images.dtype != np.uint8:
+        images = images.astype("float32")
+        if not np.isfinite(images).all():
+            raise ValueError(
+                f"`x_{split}` must not hold NaN or infinity. Received: name={name!r}"
+            )
+    if labels.dtype.kind not in "ui" or labels.size != len(images):
+        raise ValueError(
+            f"`y_{split}` must hold one integer for each of the {len(images)} images "
+            f"in `x_{split}`, not {labels.dtype} {labels.shape}. "
+            f"Received: name={name!r}"
+        )
+    return images, labels.reshape(-1)
+
+
+def _count_classes(train: np.ndarray, held_out: np.ndarray, name: str) -> int:
+    present = np.unique(train)
+    classes = len(present)
+    gaps = np.flatnonzero(present != np.arange(classes))
+    if gaps.size:
+        raise ValueError(
+            "`y_train` must hold the labels 0, 1, 2 ... without a gap, each at least "
+            f"once; it has {classes} labels from {present[0]} to {present[-1]}, and "
+            f"none is {gaps[0]}. Received: name={name!r}"
+        )
+    unknown = np.setdiff1d(held_out, present)
+    if unknown.size:
+        raise ValueError(
+            f"`y_test` must hold labels that `y_train` holds; {unknown[0]} is not "
+            f"among them. Received: name={name!r}"
+        )
+    return classes

@@ -1,0 +1,148 @@
+"""A classification set, ready for training and evaluation."""
+
+import dataclasses
+from typing import Protocol
+
+import tensorflow as tf
+
+from .order import Order
+
+
+class Source(Protocol):
+    """Where the images come from; `Dataset` adds the bookkeeping."""
+
+    input_shape: tuple[int, int, int]
+    classes: int
+    class_names: tuple[str, ...] | None
+    train_examples: int
+    eval_examples: int
+
+    def training(
+        self, order: Order, step: int, epochs: int | None
+    ) -> tf.data.Dataset: ...
+
+    def evaluation(self, batch_size: int) -> tf.data.Dataset: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """A classification set, as `load` makes it.
+
+    Batches are pairs of normalised float32 images (channels last) and int32 labels.
+
+    Attributes:
+        name: What was loaded.
+        input_shape: Height, width and channels of one image.
+        classes: Number of classes.
+        class_names: Their names in the order of the labels, if known.
+        train_examples: Number of training images.
+        eval_examples: Number of images held out for evaluation.
+        batch_size: Images in one training batch over all shards.
+        seed: What the order and the augmentation depend on, beside the epoch.
+        num_shards: Number of workers that share every batch.
+        shard_index: Which part of every batch this worker takes.
+
+    Example:
+
+    ```python
+    digits = resrep_tf.data.load("digits", batch_size=64)
+    model.fit(
+        digits.train_from(0),
+        steps_per_epoch=digits.steps_per_epoch,
+        validation_data=digits.evaluation(),
+        epochs=10,
+    )
+    ```
+    """
+
+    name: str
+    input_shape: tuple[int, int, int]
+    classes: int
+    class_names: tuple[str, ...] | None = dataclasses.field(repr=False)
+    train_examples: int
+    eval_examples: int
+    batch_size: int
+    seed: int
+    num_shards: int
+    shard_index: int
+    _source: Source = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training batches in one epoch: whole ones only, so that all weigh the same.
+
+        The examples that do not fill a batch are others in every epoch.
+        """
+        return self._order.steps_per_epoch
+
+    def train(self, epoch: int = 0, start_step: int = 0) -> tf.data.Dataset:
+        """One epoch of training batches.
+
+        Args:
+            epoch: Which one, from 0. Each has its own order and augmentation.
+            start_step: The first batch of that epoch to yield. The batches before it
+                are not decoded, nor read where examples can be accessed by number.
+        """
+        _check_count("epoch", epoch)
+        _check_count("start_step", start_step)
+        if start_step >= self.steps_per_epoch:
+            raise ValueError(
+                f"`start_step` must be less than the {self.steps_per_epoch} steps of "
+                f"an epoch. Received: start_step={start_step}"
+            )
+        step = epoch * self.steps_per_epoch + start_step
+        batches = self._source.training(self._order, step, epochs=1)
+        return self._finish(batches, self.steps_per_epoch - start_step)
+
+    def train_from(self, step: int = 0) -> tf.data.Dataset:
+        """An endless stream of training batches: epoch after epoch of `train`.
+
+        Meant for `fit` with `steps_per_epoch`, which then draws every epoch from
+        where the last one ended.
+
+        Args:
+            step: The first batch to yield, counted from the start of training, such
+                as the optimizer's iterations when a run is resumed.
+        """
+        _check_count("step", step)
+        batches = self._source.training(self._order, step, epochs=None)
+        return self._finish(batches, tf.data.INFINITE_CARDINALITY)
+
+    def evaluation(self) -> tf.data.Dataset:
+        """All held-out images once, in a fixed order, without augmentation.
+
+        Not divided among shards: each worker sees all of them and computes the whole
+        metric, where unequal parts would leave one worker waiting for another. The
+        last batch may be smaller.
+        """
+        batches = self._source.evaluation(self.batch_size)
+        return self._finish(batches, -(-self.eval_examples // self.batch_size))
+
+    @property
+    def _order(self) -> Order:
+        return Order(
+            self.train_examples,
+            self.batch_size,
+            self.seed,
+            self.num_shards,
+            self.shard_index,
+        )
+
+    def _finish(self, batches: tf.data.Dataset, cardinality: int) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.deterministic = True
+        policy = tf.data.experimental.AutoShardPolicy
+        # A strategy that shards by file would change what a global batch consists of,
+        # and one that shards what is already a shard would lose images.
+        options.experimental_distribute.auto_shard_policy = (
+            policy.OFF if self.num_shards > 1 else policy.DATA
+        )
+        batches = batches.apply(tf.data.experimental.assert_cardinality(cardinality))
+        return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+
+def _check_count(argument: str, value: int) -> None:
+    if value < 0:
+        raise ValueError(
+            f"`{argument}` must not be negative. Received: {argument}={value!r}"
+        )

@@ -1,0 +1,108 @@
+"""Sets of encoded images of any size: decoded, cropped and resized one by one."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .images import (
+    RGB_MEAN,
+    RGB_STD,
+    WINDOW_DRAWS,
+    central_crop,
+    normalise,
+    random_resized_crop,
+)
+from .order import Order, uniform
+from .splits import Split
+
+IMAGE_SIZE = 224
+
+# For pixels of 0 ... 255.
+MEAN = 255 * np.array(RGB_MEAN)
+STD = 255 * np.array(RGB_STD)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PhotoSource:
+    """Encoded images: random resized crops to train on, central ones to evaluate.
+
+    Attributes:
+        train: The training images.
+        held_out: Those for evaluation.
+        image_size: Height and width that images are brought to.
+        classes: Number of classes.
+        class_names: Their names, if known.
+        augment: Whether training images are cropped at random.
+        flip: Whether mirror images are of the same class.
+    """
+
+    train: Split
+    held_out: Split
+    image_size: int
+    classes: int
+    class_names: tuple[str, ...] | None
+    augment: bool
+    flip: bool
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return self.image_size, self.image_size, 3
+
+    @property
+    def train_examples(self) -> int:
+        return self.train.examples
+
+    @property
+    def eval_examples(self) -> int:
+        return self.held_out.examples
+
+    def training(self, order: Order, step: int, epochs: int | None) -> tf.data.Dataset:
+        """Batches from a global step on; see `Order.chain`."""
+
+        def epoch_from(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
+            order_word, augmentation_word = order.words(epoch)
+            elements = self.train.shuffled(order, order_word, start)
+            return elements.map(
+                lambda index, payload: (index, payload, augmentation_word)
+            )
+
+        def example(
+            index: tf.Tensor, payload: Any, word: tf.Tensor
+        ) -> tuple[tf.Tensor, tf.Tensor]:
+            contents, label = self.train.open(index, payload)
+            if self.augment:
+                return self._varied(contents, word, index), label
+            return self._plain(contents), label
+
+        elements = order.chain(epoch_from, step, epochs)
+        return self.train.batches(
+            elements, example, order.shard_batch_size, drop_remainder=True
+        )
+
+    def evaluation(self, batch_size: int) -> tf.data.Dataset:
+        """Batches of the held-out images, in the order they are stored in."""
+
+        def example(index: tf.Tensor, payload: Any) -> tuple[tf.Tensor, tf.Tensor]:
+            contents, label = self.held_out.open(index, payload)
+            return self._plain(contents), label
+
+        elements = self.held_out.ordered()
+        return self.held_out.batches(
+            elements, example, batch_size, drop_remainder=False
+        )
+
+    def _varied(
+        self, contents: tf.Tensor, word: tf.Tensor, index: tf.Tensor
+    ) -> tf.Tensor:
+        draws = uniform([WINDOW_DRAWS + 1], word, index)
+        image = random_resized_crop(contents, draws[:-1], self.image_size)
+        if self.flip:
+            mirror = draws[-1] < 0.5
+            # A slice with a step of -1 would take as long as decoding the image.
+            image = tf.cond(mirror, lambda: tf.reverse(image, [1]), lambda: image)
+        return normalise(image, MEAN, STD)
+
+    def _plain(self, contents: tf.Tensor) -> tf.Tensor:
+        return normalise(central_crop(contents, self.image_size), MEAN, STD)

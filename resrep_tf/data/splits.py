@@ -1,0 +1,196 @@
+"""Encoded images on disk: in which order they come, and how they are read."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from .order import Order, permutation
+
+UNREADABLE = (
+    "Cannot read an image: its file is missing, corrupt, or neither JPEG nor PNG. "
+    "Replace or remove it."
+)
+
+# How tensorflow-datasets stores an image and a class of these names.
+RECORD = {
+    "image": tf.io.FixedLenFeature([], tf.string),
+    "label": tf.io.FixedLenFeature([], tf.int64),
+}
+
+# From the parts of a stream's element to an image and its label.
+Example = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+
+
+class Split(Protocol):
+    """The images of training or of evaluation.
+
+    Streams have elements (index, payload), perhaps with more behind. `open` makes an
+    encoded image and its label of these two, `batches` applies a function that uses
+    it, in parallel.
+    """
+
+    examples: int
+
+    def shuffled(
+        self, order: Order, word: tf.Tensor, start: tf.Tensor
+    ) -> tf.data.Dataset: ...
+
+    def ordered(self) -> tf.data.Dataset: ...
+
+    def open(self, index: tf.Tensor, payload: Any) -> tuple[tf.Tensor, tf.Tensor]: ...
+
+    def batches(
+        self,
+        elements: tf.data.Dataset,
+        example: Example,
+        batch_size: int,
+        drop_remainder: bool,
+    ) -> tf.data.Dataset: ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileSplit:
+    """Images in files of their own, read in any order.
+
+    Attributes:
+        paths: The files.
+        labels: Their labels.
+    """
+
+    paths: tf.Tensor
+    labels: tf.Tensor
+
+    @property
+    def examples(self) -> int:
+        return self.paths.shape[0]
+
+    def shuffled(
+        self, order: Order, word: tf.Tensor, start: tf.Tensor
+    ) -> tf.data.Dataset:
+        """An epoch's elements from a batch on."""
+        rows = tf.reshape(order.batches(word)[start:], [-1])
+        return tf.data.Dataset.from_tensor_slices((rows, ()))
+
+    def ordered(self) -> tf.data.Dataset:
+        """All elements, sorted by path."""
+        return tf.data.Dataset.from_tensor_slices((tf.range(self.examples), ()))
+
+    def open(self, index: tf.Tensor, payload: tuple) -> tuple[tf.Tensor, tf.Tensor]:
+        """An encoded image and its label."""
+        return tf.io.read_file(self.paths[index]), self.labels[index]
+
+    def batches(
+        self,
+        elements: tf.data.Dataset,
+        example: Example,
+        batch_size: int,
+        drop_remainder: bool,
+    ) -> tf.data.Dataset:
+        """Batches of images and labels; an error names the file that is corrupt.
+
+        TensorFlow's own error does not say which image it could not decode, and
+        catching it around every image takes a fifth of the time of decoding. So
+        failures are left out of the stream of images, which is then compared with the
+        stream of their numbers: the first that differs is the one that is missing.
+        """
+        indices = elements.map(lambda index, *_: index)
+        images = elements.map(
+            lambda index, *rest: (index, *example(index, *rest)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+        _, *empty = (tf.zeros(spec.shape, spec.dtype) for spec in images.element_spec)
+        # At the end of the stream, failures would only make it shorter.
+        ended = tf.data.Dataset.from_tensors((tf.constant(-1), *empty)).repeat()
+        images = images.ignore_errors(log_warning=True).concatenate(ended)
+
+        def check(expected: tf.Tensor, batch: tuple) -> tuple[tf.Tensor, tf.Tensor]:
+            found, image, label = batch
+            same = tf.equal(expected, found)
+            path = self.paths[expected[tf.argmin(tf.cast(same, tf.int32))]]
+            message = tf.strings.join([UNREADABLE, " Received: path=", path])
+            complete = tf.debugging.Assert(tf.reduce_all(same), [message])
+            with tf.control_dependencies([complete]):
+                return tf.identity(image), tf.identity(label)
+
+        pairs = tf.data.Dataset.zip(indices, images)
+        return pairs.batch(batch_size, drop_remainder=drop_remainder).map(check)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RecordSplit:
+    """Images in TFRecord files of `RECORD`s, which are read from their start only.
+
+    The order of an epoch is that of its shuffled files, several read in turns, and
+    then of a shuffle buffer: a function of the seed and the epoch as well, but a
+    start within an epoch reads, without decoding, the records it leaves out. Each
+    shard reads the records of all.
+
+    Attributes:
+        files: The files' paths.
+        lengths: The number of records in each.
+        shuffle_buffer: Records among which the next one is chosen.
+    """
+
+    files: list[str]
+    lengths: list[int]
+    shuffle_buffer: int
+
+    # Files read in turns, records of one at a time, and bytes read ahead in each.
+    INTERLEAVED = 16
+    BLOCK = 16
+    READ_AHEAD = 2**20
+
+    @property
+    def examples(self) -> int:
+        return sum(self.lengths)
+
+    def shuffled(
+        self, order: Order, word: tf.Tensor, start: tf.Tensor
+    ) -> tf.data.Dataset:
+        """An epoch's elements from a batch on; called where a graph is traced."""
+        files = tf.data.Dataset.from_tensor_slices(permutation(len(self.files), word))
+        records = files.interleave(
+            self._file,
+            cycle_length=self.INTERLEAVED,
+            block_length=self.BLOCK,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        # For the graph of the calling function alone: without it, the order would
+        # also depend on the seed that the user sets for all of TensorFlow. Not 0,
+        # for which TensorFlow wants to compare `word` in Python.
+        tf.random.set_seed(1)
+        records = records.shuffle(
+            self.shuffle_buffer, seed=word, reshuffle_each_iteration=False
+        )
+        return order.own(records, start)
+
+    def ordered(self) -> tf.data.Dataset:
+        """All elements, as they are stored."""
+        return tf.data.Dataset.range(len(self.files)).flat_map(self._file)
+
+    def open(self, index: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """An encoded image and its label."""
+        example = tf.io.parse_single_example(payload, RECORD)
+        return example["image"], tf.cast(example["label"], tf.int32)
+
+    def batches(
+        self,
+        elements: tf.data.Dataset,
+        example: Example,
+        batch_size: int,
+        drop_remainder: bool,
+    ) -> tf.data.Dataset:
+        """Batches of images and labels."""
+        images = elements.map(example, num_parallel_calls=tf.data.AUTOTUNE)
+        return images.batch(batch_size, drop_remainder=drop_remainder)
+
+    def _file(self, number: tf.Tensor) -> tf.data.Dataset:
+        """The elements of one file; the index counts through all files."""
+        file = tf.gather(self.files, number)
+        records = tf.data.TFRecordDataset(file, buffer_size=self.READ_AHEAD)
+        starts = np.cumsum([0, *self.lengths[:-1]])
+        return records.enumerate(tf.gather(tf.constant(starts, tf.int64), number))
