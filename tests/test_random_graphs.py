@@ -2,7 +2,7 @@
 
 import pytest
 from random_models import random_model
-from support import assert_prunes_exactly, precision
+from support import alive, assert_prunes_exactly, outputs, precision
 
 from resrep_tf.graph import ChannelGraph
 
@@ -10,20 +10,21 @@ BATCH = 20
 
 
 def check(seed):
-    """Whether there was something to prune."""
+    """Whether there was something to prune, and the outputs depend on the inputs."""
     dtype = "float64" if seed % 4 == 0 else "float32"
     with precision(dtype):
         model = random_model(seed)
         if not any(space.prunable for space in ChannelGraph(model).spaces):
             return False
-        assert_prunes_exactly(
+        _, slim, _ = assert_prunes_exactly(
             model,
             kind="vector" if seed % 5 == 0 else "matrix",
             seed=seed,
             fuse_bn=seed % 3 > 0,
             dtype=dtype,
+            must_live=False,
         )
-    return True
+    return alive(outputs(slim))
 
 
 def check_batch(first):
@@ -34,7 +35,7 @@ def check_batch(first):
         except Exception as error:
             error.add_note(f"Reproduce with `check({seed})`.")
             raise
-    assert pruned > BATCH // 2
+    assert pruned > 0.7 * BATCH
 
 
 @pytest.mark.parametrize("first", range(0, 200, BATCH))
