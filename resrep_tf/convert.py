@@ -189,6 +189,8 @@ def decide(graph: ChannelGraph, rows: dict[Compactor, np.ndarray]) -> Dropping:
         for tensor in call.outputs:
             if tensor.width and not keep[tensor.channels].any():
                 keep[tensor.channels[0]] = True
+                why = f"{call.describe()} would have no channel left"
+                dropping.stuck.setdefault(why, []).append(int(tensor.channels[0]))
     return dropping
 
 
@@ -365,3 +367,10 @@ def _verify(
             f"Received: verify={limit}"
         )
     return dataclasses.replace(report, difference=difference, damage=damage)
+
+
+if __name__ == "__main__":
+    from resrep_tf.commands.convert import run as convert_command
+    from resrep_tf.commands.flagset import run
+
+    run(convert_command)

@@ -203,6 +203,7 @@ def _smallest(graph: ChannelGraph, internal: bool) -> int:
 
 
 if __name__ == "__main__":
-    from resrep_tf.commands import explain_command
+    from resrep_tf.commands.explain import run as explain_command
+    from resrep_tf.commands.flagset import run
 
-    explain_command()
+    run(explain_command)

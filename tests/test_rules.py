@@ -24,6 +24,15 @@ def se_block(x):
     return L.Multiply()([x, L.Conv2D(x.shape[-1], 1, activation="sigmoid")(gate)])
 
 
+def layer_scale(x):
+    """Keras does not export this class; a network of its has one."""
+    network = keras.applications.ConvNeXtTiny(
+        weights=None, include_top=False, input_shape=(32, 32, 3)
+    )
+    kind = next(type(y) for y in network.layers if "LayerScale" in str(type(y)))
+    return kind(0.5, x.shape[-1])(x)
+
+
 # What to put between a convolution of 6 channels on 8x8 and its readers.
 ROWS = {
     "Conv2D_same": lambda x: L.Conv2D(5, 3, padding="same")(x),
@@ -123,6 +132,17 @@ ROWS = {
     "ops_transpose": lambda x: ops.transpose(x, (0, 2, 1, 3)),
     "ops_getitem": lambda x: x[:, ::2, ::2, :],
     "ops_getitem_channels": lambda x: x[:, :, :, :4],
+    "ops_getitem_slice": lambda x: x[..., 1:5],
+    "ops_getitem_steps": lambda x: x[..., ::2],
+    "ops_split_halves": lambda x: ops.add(*ops.split(x, 2, axis=-1)),
+    "ops_split_space": lambda x: ops.split(x, 2, axis=1)[1],
+    "ops_moveaxis": lambda x: ops.moveaxis(x, 1, 2),
+    "ops_swapaxes": lambda x: ops.swapaxes(x, 1, 2),
+    "Conv2D_groups_depthwise": lambda x: L.Conv2D(12, 3, groups=6)(x),
+    "Conv2D_groups_depthwise_bn": lambda x: L.ReLU()(
+        L.BatchNormalization()(L.Conv2D(6, 3, padding="same", groups=6)(x))
+    ),
+    "LayerScale": lambda x: layer_scale(x),
     "ops_expand_squeeze": lambda x: ops.squeeze(ops.expand_dims(x, 1), 1),
     "ops_silu": lambda x: ops.silu(x),
     "ops_softmax": lambda x: ops.softmax(x),
@@ -162,13 +182,14 @@ def test_every_type_prunes_exactly_or_is_pinned(kind, padding):
 
 # Blocks behind which the target must stay: nothing may be guessed.
 PINNING = {
-    "Conv2D_groups": "groups",
+    "Conv2D_groups": "2 groups of channels apart",
     "Softmax": "no pruning rule",
     "Reshape_mixing": "do not stay apart",
     "Rescaling_per_channel": "each channel",
     "ops_pad_channels": "pads the channel axis",
     "ops_mean_channels": "reduces over the channels",
-    "ops_getitem_channels": "by number",
+    "ops_getitem_steps": "do not stay apart",
+    "ops_split_halves": "tied in a pattern",
     "ops_softmax": "no pruning rule",
     "ops_divide_by": "divides by a tensor",
     "LayerNormalization": "no pruning rule",
@@ -293,7 +314,7 @@ def test_channels_first_convolutions():
     x = L.ReLU()(x)
     x = L.DepthwiseConv2D(3, **first)(x)
     x = L.Conv2D(4, 1, name="reader", **first)(x)
-    model = randomise(keras.Model(inputs, L.GlobalAveragePooling2D(**first)(x)))
+    model = keras.Model(inputs, L.GlobalAveragePooling2D(**first)(x))
     pruner = resrep_tf.wrap(model)
     (compactor,) = pruner.compactors
     assert compactor.axis == 1
@@ -311,6 +332,28 @@ def test_channels_first_convolutions():
 def test_float64_is_exact_to_1e_10(kind):
     with precision("float64"):
         assert_prunes_exactly(model_with(ROWS[kind]), dtype="float64")
+
+
+def split_model():
+    return model_with(lambda x: L.Concatenate()(ops.split(x, [2, 4], axis=-1)[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("kept", "width"),
+    [
+        ([True, False, True, True, False, True], 4),
+        # The middle part keeps one of its two, for a tensor needs a channel.
+        ([True, True, False, False, True, False], 4),
+    ],
+)
+def test_splits_of_channels(kept, width):
+    model = randomise(split_model())
+    pruner = resrep_tf.wrap(model, ["target"])
+    slim, report = resrep_tf.convert(
+        pruner, keep={"target": kept}, verify=1e-5, return_report=True
+    )
+    assert slim.get_layer("target").filters == width
+    assert sum(report.kept.values()) == width - sum(kept)
 
 
 # === The registry ===

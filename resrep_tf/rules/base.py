@@ -338,7 +338,8 @@ def register(*types: type | str) -> Callable[[type[Rule]], type[Rule]]:
 
     Args:
         *types: Layer classes, or `"keras.ops.Name"` for the operations behind
-            `keras.ops` functions and operators on symbolic tensors.
+            `keras.ops` functions and operators on symbolic tensors, or
+            `"keras.applications.Name"` for the layers inside Keras's networks.
     """
 
     def decorate(rule: type[Rule]) -> type[Rule]:
@@ -355,7 +356,9 @@ def rule_for(op: Any) -> Rule:
 
 
 def _key(op: Any) -> type | str:
+    """Keras does not export some of its own classes; they go by name."""
     kind = type(op)
-    if not isinstance(op, keras.Layer) and kind.__module__.startswith("keras.src.ops"):
-        return f"keras.ops.{kind.__name__}"
+    for module in ("keras.ops", "keras.applications"):
+        if kind.__module__.startswith(module.replace("keras.", "keras.src.")):
+            return f"{module}.{kind.__name__}"
     return kind

@@ -71,6 +71,29 @@ class PReLU(Channelwise):
         return self.clone(call.op)[0], [alpha]
 
 
+@register("keras.applications.LayerScale")
+class LayerScale(Channelwise):
+    """One trained factor per channel (ConvNeXt)."""
+
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        channels.of_weights(call.op, "in", call.inputs[0].channels)
+        if call.inputs[0].axis != len(call.inputs[0].shape) - 1:
+            pin_all(call, channels, f"{call.describe()} scales another axis")
+
+    def keeps_zero(self, call):
+        return True
+
+    def value(self, call, constants):
+        return constants * read(call.op.gamma)
+
+    def narrow(self, call, keeps):
+        config = call.op.get_config()
+        config["projection_dim"] = int(keeps.inputs[0].sum())
+        weights = [w[keeps.inputs[0]] for w in call.op.get_weights()]
+        return type(call.op).from_config(config), weights
+
+
 @register(layers.Activation)
 class Activation(Channelwise):
     def relate(self, call, channels):
@@ -109,6 +132,7 @@ class Elementwise(Channelwise):
     layers.AlphaDropout,
     layers.ActivityRegularization,
     layers.Identity,
+    "keras.applications.StochasticDepth",
     "keras.ops.StopGradient",
 )
 class SameValue(Channelwise):

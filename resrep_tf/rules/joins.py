@@ -27,6 +27,7 @@ layers = keras.layers
     "keras.ops.Subtract",
     "keras.ops.Maximum",
     "keras.ops.Minimum",
+    "keras.applications.CustomScaleLayer",
 )
 class Join(Rule):
     """An element-wise join: channel j of every input is one channel.

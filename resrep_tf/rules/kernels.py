@@ -176,7 +176,13 @@ class Kernel(Rule):
 
 @register(layers.Conv1D, layers.Conv2D, layers.Conv3D)
 class Conv(Kernel):
-    pass
+    def relate(self, call, channels):
+        groups, width = call.op.groups, call.inputs[0].shape[self.axis(call)]
+        if groups == width > 1:
+            call.rule = GroupedDepthwiseConv()
+            call.rule.relate(call, channels)
+        else:
+            super().relate(call, channels)
 
 
 @register(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
@@ -255,13 +261,30 @@ class SeparableConv(Kernel):
 
 @register(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 class DepthwiseConv(Rule):
-    """Filters every channel alone, into `depth_multiplier` channels each."""
+    """Filters every channel alone, into a fixed number of channels each."""
+
+    # === What differs between the layers ===
+
+    def multiplier(self, layer: keras.Layer) -> int:
+        return layer.depth_multiplier
+
+    def load(self, layer: keras.Layer) -> np.ndarray:
+        """The kernel as (..., inputs, multiplier)."""
+        return read(layer.kernel)
+
+    def store(self, kernel: np.ndarray) -> np.ndarray:
+        return kernel
+
+    def narrow_config(self, layer: keras.Layer, inputs: int) -> dict:
+        return layer.get_config()
+
+    # === Rule ===
 
     def relate(self, call, channels):
         op, (tensor,), (output,) = call.op, call.inputs, call.outputs
         axis = 1 if op.data_format == "channels_first" else len(tensor.shape) - 1
         ids = channels.of_weights(op, "in", channels.along(call, axis))
-        output.axis, output.channels = axis, np.repeat(ids, op.depth_multiplier)
+        output.axis, output.channels = axis, np.repeat(ids, self.multiplier(op))
         activations.pin_unless_elementwise(call, channels, ids)
 
     def terms(self, call, in_shapes, out_shapes):
@@ -275,15 +298,15 @@ class DepthwiseConv(Rule):
         zero = CONSTANT if op.use_bias or at_zero.any() else ZERO
         other = VARYING if window_pads(call) else CONSTANT
         fate = np.array([zero, other, VARYING], np.uint8)
-        return [np.repeat(fate[inputs[0]], op.depth_multiplier)]
+        return [np.repeat(fate[inputs[0]], self.multiplier(op))]
 
     def constants(self, call, inputs):
         op, (values,) = call.op, inputs
         if window_pads(call):
             values = np.where(values == 0, 0.0, np.nan)
         if np.isnan(values).all():
-            return [np.repeat(values, op.depth_multiplier)]
-        kernel = read(op.kernel)
+            return [np.repeat(values, self.multiplier(op))]
+        kernel = self.load(op)
         taps = kernel.sum(axis=tuple(range(kernel.ndim - 2)))
         out = (values[:, None] * taps).reshape(-1)
         if op.use_bias:
@@ -293,16 +316,36 @@ class DepthwiseConv(Rule):
     def narrow(self, call, keeps, fusion=None):
         fusion = fusion or Fusion()
         layer, (keep,) = call.op, keeps.inputs
-        kernel, bias = read(layer.kernel), read(layer.bias)
+        kernel, bias = self.load(layer), read(layer.bias)
         if fusion.scale is not None:
             kernel = kernel * fusion.scale.reshape(kernel.shape[-2:])
             bias = (0.0 if bias is None else bias * fusion.scale) + fusion.shift
-        config = layer.get_config()
+        config = self.narrow_config(layer, int(keep.sum()))
         config["use_bias"] = bias is not None
-        weights = [kernel[..., keep, :]]
+        weights = [self.store(kernel[..., keep, :])]
         if bias is not None:
             weights.append(bias[keeps.outputs[0]])
         return type(layer).from_config(config), weights
+
+
+class GroupedDepthwiseConv(DepthwiseConv):
+    """A convolution with one input channel in each group, as in ConvNeXt."""
+
+    def multiplier(self, layer):
+        return layer.filters // layer.groups
+
+    def load(self, layer):
+        kernel = read(layer.kernel)
+        return kernel.reshape(*kernel.shape[:-2], layer.groups, self.multiplier(layer))
+
+    def store(self, kernel):
+        return kernel.reshape(*kernel.shape[:-2], 1, -1)
+
+    def narrow_config(self, layer, inputs):
+        config = layer.get_config()
+        config["groups"] = inputs
+        config["filters"] = inputs * self.multiplier(layer)
+        return config
 
 
 def read(variable: Any) -> np.ndarray | None:

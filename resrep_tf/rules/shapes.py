@@ -19,33 +19,105 @@ layers = keras.layers
     "keras.ops.ExpandDims",
     "keras.ops.Squeeze",
     "keras.ops.Transpose",
-    "keras.ops.Flatten",
-    "keras.ops.GetItem",
+    "keras.ops.Moveaxis",
+    "keras.ops.Swapaxes",
 )
 class Rearrange(Rule):
+    """Keeps all channels, along one axis."""
+
     def relate(self, call, channels):
         (tensor, *more), (output,) = call.inputs, call.outputs
         found = None if more else trace(call, tensor)
-        if found is None:
+        if found is None or not self.follows(call, *found):
             reason = f"the channels do not stay apart in {call.describe()}"
             pin_all(call, channels, reason)
             return
         axis, order = found
-        if len(np.unique(order)) < tensor.width:
-            pin_all(call, channels, f"{call.describe()} takes some channels by number")
-            return
         call.memo["order"] = order
         output.axis, output.channels = axis, tensor.channels[order]
 
+    def follows(self, call: Call, axis: int, order: np.ndarray) -> bool:
+        """Whether the operation does the same to fewer channels."""
+        return len(np.unique(order)) == call.inputs[0].width
+
     def status(self, call, inputs):
-        if "order" not in call.memo:
-            return super().status(call, inputs)
         return [inputs[0][call.memo["order"]]]
 
     def constants(self, call, inputs):
-        if "order" not in call.memo:
-            return super().constants(call, inputs)
         return [inputs[0][call.memo["order"]]]
+
+
+@register("keras.ops.GetItem")
+class GetItem(Rearrange):
+    """Indexing: over space, or a contiguous slice of channels."""
+
+    def follows(self, call, axis, order):
+        if len(order) == call.inputs[0].width and (np.diff(order) == 1).all():
+            return True
+        part = self._slice(call)
+        return part is not None and (np.diff(order) == 1).all()
+
+    def _slice(self, call: Call) -> slice | None:
+        """The slice that the call takes of the channel axis, if that is plain."""
+        key = self._key(call)
+        tensor = call.inputs[0]
+        if any(k is None for k in key) or len(key) <= tensor.axis:
+            return None
+        part = key[tensor.axis]
+        return part if isinstance(part, slice) else None
+
+    def _key(self, call: Call) -> list:
+        (_, key), _ = call.arguments([None])
+        key = list(key) if isinstance(key, tuple) else [key]
+        if Ellipsis in key:
+            where = key.index(Ellipsis)
+            missing = len(call.inputs[0].shape) - len(key) + 1
+            key[where : where + 1] = [slice(None)] * missing
+        return key
+
+    def narrow_arguments(self, call, args, kwargs, keeps):
+        order, (keep,) = call.memo["order"], keeps.inputs
+        if len(order) == len(keep):
+            return args, kwargs
+        start = int(keep[: order[0]].sum())
+        key = self._key(call)
+        key[call.inputs[0].axis] = slice(start, start + int(keeps.outputs[0].sum()))
+        return (args[0], tuple(key)), kwargs
+
+
+@register("keras.ops.Split")
+class Split(Rule):
+    """Cuts a tensor into parts: of its channels, or along another axis."""
+
+    def relate(self, call, channels):
+        (tensor,) = call.inputs
+        if call.op.axis % len(tensor.shape) != tensor.axis:
+            for output in call.outputs:
+                output.axis, output.channels = tensor.axis, tensor.channels
+            return
+        stops = np.cumsum([output.shape[tensor.axis] for output in call.outputs])
+        call.memo["stops"] = stops[:-1]
+        parts = np.split(tensor.channels, stops[:-1])
+        for output, part in zip(call.outputs, parts, strict=True):
+            output.axis, output.channels = tensor.axis, part
+
+    def _parts(self, call: Call, fact: np.ndarray) -> list[np.ndarray]:
+        if "stops" in call.memo:
+            return np.split(fact, call.memo["stops"])
+        return [fact] * len(call.outputs)
+
+    def status(self, call, inputs):
+        return self._parts(call, inputs[0])
+
+    def constants(self, call, inputs):
+        return self._parts(call, inputs[0])
+
+    def narrow(self, call, keeps):
+        config = call.op.get_config()
+        if "stops" in call.memo:
+            widths = [int(keep.sum()) for keep in keeps.outputs]
+            config["indices_or_sections"] = np.cumsum(widths)[:-1].tolist()
+        return type(call.op).from_config(config), []
 
 
 @register(layers.Reshape, "keras.ops.Reshape")
