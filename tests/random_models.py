@@ -174,6 +174,13 @@ class RandomModel:
                 lambda: ops.transpose(x, (0, 2, 1, 3)),
                 lambda: ops.reshape(x, (-1, x.shape[2], x.shape[1], width)),
                 lambda: x[:, :, ::-1],
+                lambda: x[..., : width - 1] if width > 2 else x,
+                lambda: (
+                    ops.concatenate(ops.split(x, 2, axis=2)[::-1], axis=2)
+                    if x.shape[2] % 2 == 0
+                    else x
+                ),
+                lambda: L.Conv2D(width, 3, padding="same", groups=width)(x),
             ]
         )()
 
