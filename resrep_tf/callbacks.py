@@ -30,7 +30,9 @@ class ChannelSelection(keras.callbacks.Callback):
         epsilon: Below this norm a row counts as forgotten.
         schedule: `"paper"` takes the constants as they are and warns if they cannot
             finish within the run. `"auto"` changes those that do not fit, the
-            model's Lasso strength among them; see `resrep_tf.plan`.
+            Lasso's strength on masked rows among them (see `resrep_tf.plan`), and
+            stops selecting once the target is met: a row that was exchanged for
+            another later on would not be forgotten in time.
 
     The state (limit, masks) is the model's, so a saved model goes on where it was.
     Logs gain `flops_removed`, that of the model without its masked channels, and
@@ -142,7 +144,7 @@ class ChannelSelection(keras.callbacks.Callback):
             warmup_steps=self.warmup_steps,
             interval=self.interval,
             step=self.step,
-            lasso_strength=model.compiled_strength if auto else None,
+            masked_strength=model.compiled_strength if auto else None,
             min_width=self.min_width,
             round_to=self.round_to,
             epsilon=self.epsilon,
@@ -152,7 +154,7 @@ class ChannelSelection(keras.callbacks.Callback):
             self.warmup_steps = self.plan.warmup_steps
             self.interval = self.plan.interval
             self.step = self.plan.step
-            model.lasso_strength.assign(self.plan.lasso_strength)
+            model.masked_strength.assign(self.plan.masked_strength)
         if not self.plan.fits:
             warnings.warn(self.plan.advice, stacklevel=2)
 
@@ -161,13 +163,18 @@ class ChannelSelection(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         # With `steps_per_execution` several steps have passed since the last call.
         step = int(self.model.optimizer.iterations)
-        if step < self.warmup_steps:
+        if step < self.warmup_steps or self._settled():
             return
         due = (step - self.warmup_steps) // self.interval + 1
         limit = due * self.step
         if limit > int(self.model.selection_limit):
             self.model.selection_limit.assign(limit)
             self.select()
+
+    def _settled(self) -> bool:
+        # Both sides rounded alike: the model's is a float32.
+        removed = np.float32(self.model.flops_removed)
+        return self.schedule == "auto" and removed >= np.float32(self.flops_target)
 
     def on_epoch_end(self, epoch, logs=None):
         # Up to date also if the last batch was followed by a selection.

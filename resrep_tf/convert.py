@@ -213,6 +213,7 @@ class _Narrower(Rebuilder):
         self._fuse_bn = fuse_bn
         self._merged: set[int] = set()  # Ids of operations that vanish.
         self._fusions: dict[int, Fusion] = {}
+        self._matrices: dict[Compactor, np.ndarray] = {}
         for calls in graph.calls_by_op():
             rule = calls[0].rule
             if isinstance(rule, (Kernel, DepthwiseConv)):
@@ -255,8 +256,12 @@ class _Narrower(Rebuilder):
 
     def _matrix(self, call: Call) -> np.ndarray:
         """The compactor's columns that stay; a stuck row is a column of zeros."""
-        matrix = call.op.matrix() * self._rows[call.op]
-        return matrix[:, self._dropping.keep[call.outputs[0].channels]]
+        compactor = call.op
+        if compactor not in self._matrices:  # A stream has one for many layers.
+            keep = self._dropping.keep[call.outputs[0].channels]
+            columns = compactor.matrix()[:, keep]
+            self._matrices[compactor] = columns * self._rows[compactor][keep]
+        return self._matrices[compactor]
 
     def shape(self, tensor):
         shape = list(tensor.shape)
@@ -325,7 +330,7 @@ def _report(
     return ConversionReport(
         layers=tuple(layers),
         flops=flops.count(graph.terms),
-        new_flops=ChannelGraph(slim).meter.total,
+        new_flops=flops.count(ChannelGraph(slim).terms),
         params=pruner.count_params() - _own_params(pruner),
         new_params=slim.count_params(),
         rows_dropped=sum(len(n) for n in norms),
@@ -339,7 +344,7 @@ def _report(
 def _own_params(pruner: ResRepModel) -> int:
     """Parameters that only the wrapped model has."""
     own = [v for c in pruner.compactors for v in c.weights]
-    own += [pruner.selection_limit, pruner.lasso_strength]
+    own += [pruner.selection_limit, pruner.lasso_strength, pruner.masked_strength]
     own += [pruner.epsilon, pruner.flops_removed]
     return sum(int(np.prod(v.shape)) for v in own)
 

@@ -105,8 +105,6 @@ class ChannelGraph:
             ids = self.tensor(tensor).channels
             self._ids.pin(ids, "it is an output of the model", first=True)
         self._settle()
-        self.producers = self._find_producers()
-        self.spaces = self._find_spaces()
 
     def __repr__(self):
         return (
@@ -243,7 +241,11 @@ class ChannelGraph:
             return None
         return after
 
-    def _find_producers(self) -> list[Producer]:
+    # Counting FLOPs and converting need neither of the following two.
+
+    @cached_property
+    def producers(self) -> list[Producer]:
+        """The layers whose kernels make channels, in graph order."""
         producers = []
         for calls in self.calls_by_op():
             if not calls[0].rule.produces:
@@ -253,7 +255,9 @@ class ChannelGraph:
             producers.append(Producer(calls[0].op, calls, batchnorm, after or calls))
         return producers
 
-    def _find_spaces(self) -> list[Space]:
+    @cached_property
+    def spaces(self) -> list[Space]:
+        """The groups of channels that live and die together, in graph order."""
         spaces = []
         for group in self._tied_producers():
             channels = group[0].calls[0].outputs[0].channels
@@ -338,7 +342,9 @@ class ChannelGraph:
         """Which of these spaces could not be dropped if pruned, and why."""
         if not spaces:
             return {}
-        owner = {int(c): space for space in spaces for c in space.channels}
+        owner = np.full(self.num_channels, -1)
+        for number, space in enumerate(spaces):
+            owner[space.channels] = number
         tails = {
             id(call): producer
             for space in spaces
@@ -371,9 +377,9 @@ class ChannelGraph:
                 fact = facts.get(id(tensor))
                 if fact is None:
                     continue
-                for channel in tensor.channels[fact > read.accepts].tolist():
-                    if channel in owner:
-                        blocked.setdefault(owner[channel], _blocked_reason(call, read))
+                met = np.unique(owner[tensor.channels[fact > read.accepts]])
+                for number in met[met >= 0].tolist():
+                    blocked.setdefault(spaces[number], _blocked_reason(call, read))
         return blocked
 
     # === FLOPs ===

@@ -36,6 +36,7 @@ class ResRepModel(keras.Model):
         self.snap = False
         self.selection_limit = self._state("selection_limit", "int64")
         self.lasso_strength = self._state("lasso_strength", value=LASSO_STRENGTH)
+        self.masked_strength = self._state("masked_strength", value=LASSO_STRENGTH)
         self.epsilon = self._state("epsilon", value=1e-5)
         self.flops_removed = self._state("flops_removed")
 
@@ -95,6 +96,7 @@ class ResRepModel(keras.Model):
         *args,
         compactor_optimizer: Any = None,
         lasso_strength: float = LASSO_STRENGTH,
+        masked_strength: float | None = None,
         snap: bool = False,
         **kwargs,
     ):
@@ -108,21 +110,30 @@ class ResRepModel(keras.Model):
                 `optimizer` at every step. A number is taken as another momentum
                 for that default.
             lasso_strength: The Lasso's strength on the compactors, lambda.
+            masked_strength: Its strength on masked rows; the same by default, as in
+                the paper. On a short run masked rows need a strong pull to be
+                forgotten in time, which all others are better spared.
             snap: Whether a masked row starts from rest and becomes exactly zero as
                 soon as it is within one step of it. Otherwise it oscillates around
                 zero until the learning rate has decayed. The paper does not do this.
             **kwargs: As in `keras.Model.compile`.
         """
-        if not 0 < lasso_strength < float("inf"):
-            raise ValueError(
-                "`lasso_strength` must be positive and finite. "
-                f"Received: lasso_strength={lasso_strength}"
-            )
+        if masked_strength is None:
+            masked_strength = lasso_strength
+        for name, value in [
+            ("lasso_strength", lasso_strength),
+            ("masked_strength", masked_strength),
+        ]:
+            if not 0 < value < float("inf"):
+                raise ValueError(
+                    f"`{name}` must be positive and finite. Received: {name}={value}"
+                )
         super().compile(optimizer, *args, **kwargs)
         self.lasso_strength.assign(lasso_strength)
+        self.masked_strength.assign(masked_strength)
         # What was asked for: a schedule may raise the strength, and must come to the
         # same result when it is derived once more after a restart.
-        self.compiled_strength = float(lasso_strength)
+        self.compiled_strength = float(masked_strength)
         self.snap = snap
         self._follows = compactor_optimizer is None or isinstance(
             compactor_optimizer, (int, float)
@@ -223,7 +234,8 @@ class ResRepModel(keras.Model):
             if self._follows
             else serialize(self.compactor_optimizer)
         )
-        config["lasso_strength"] = self.compiled_strength
+        config["lasso_strength"] = float(self.lasso_strength)
+        config["masked_strength"] = self.compiled_strength
         config["snap"] = self.snap
         return config
 
@@ -286,15 +298,19 @@ class ResRepModel(keras.Model):
         compactors' optimizer will take away.
         """
         scale = ops.convert_to_tensor(self.optimizer.scale_loss(1.0))
-        strength = ops.convert_to_tensor(self.lasso_strength) / replicas
+        mild, strong = (
+            ops.convert_to_tensor(strength) / replicas
+            for strength in (self.lasso_strength, self.masked_strength)
+        )
         reset = []
         for gradient, compactor in zip(gradients, self.compactors, strict=True):
             kernel = ops.convert_to_tensor(compactor.kernel)
             if gradient is None:
                 gradient = ops.zeros_like(kernel)
             gradient = gradient / ops.cast(scale, gradient.dtype)
+            strengths = ops.where(compactor.mask > 0.5, mild, strong)
             gradient = forgetting.reset_gradient(
-                gradient, kernel, compactor.mask, strength
+                gradient, kernel, compactor.mask, ops.cast(strengths, kernel.dtype)
             )
             reset.append(self.compactor_optimizer.scale_loss(gradient))
         return reset
@@ -326,7 +342,8 @@ class ResRepModel(keras.Model):
         cannot cross zero without being seen here.
         """
         optimizer = _inner(self.compactor_optimizer)
-        reach = optimizer.learning_rate * self.lasso_strength / (1 - optimizer.momentum)
+        stride = optimizer.learning_rate * self.masked_strength
+        reach = stride / (1 - optimizer.momentum)
         for number, compactor in enumerate(self.compactors):
             norms = compactor.row_norms()
             gone = (compactor.mask < 0.5) & (norms <= ops.cast(reach, norms.dtype))

@@ -7,7 +7,7 @@ A masked row feels nothing but the Lasso gradient. Under Keras's momentum,
 it sinks straight towards zero and, once the velocity has built up (about
 `1 / (1 - momentum)` steps), by one *stride* per step:
 
-    stride = learning_rate * lasso_strength / (1 - momentum).
+    stride = learning_rate * masked_strength / (1 - momentum).
 
 With the paper's constants that is 1e-4, so a row of norm 1 needs 10,000 steps, and a
 run of 5,000 steps cannot end in a pruned network. What happens at zero depends on
@@ -72,7 +72,7 @@ class Plan:
     warmup_steps: int
     interval: int
     step: int
-    lasso_strength: float
+    masked_strength: float
     momentum: float
     snap: bool
     flops_target: float
@@ -99,7 +99,7 @@ class Plan:
             f"about {self.rows_to_mask:,} rows to mask",
             "selection": f"from step {self.warmup_steps:,}, {self.step:,} more rows "
             f"every {self.interval:,} steps, {self.selections:,} times",
-            "forgetting": f"lasso strength {self.lasso_strength:g}, momentum "
+            "forgetting": f"strength on masked rows {self.masked_strength:g}, momentum "
             f"{self.momentum:g}, snapping {'on' if self.snap else 'off'}",
             "target reached": when(self.target_reached_at),
             "last row forgotten": when(self.forgotten_at),
@@ -117,7 +117,7 @@ def make_plan(
     warmup_steps: int,
     interval: int = 200,
     step: int = 4,
-    lasso_strength: float = 1e-4,
+    masked_strength: float = 1e-4,
     momentum: float = 0.99,
     snap: bool = False,
     epsilon: float = 1e-5,
@@ -135,13 +135,13 @@ def make_plan(
         warmup_steps: Steps before the first selection.
         interval: Steps from one selection to the next.
         step: Rows by which the limit grows with every selection.
-        lasso_strength: Factor of the Lasso gradient on compactor rows.
+        masked_strength: Factor of the Lasso gradient on compactor rows.
         momentum: Momentum of the compactors' optimizer.
         snap: Whether masked rows are set to zero once their norm is below
-            `learning_rate * lasso_strength / (1 - momentum)`.
+            `learning_rate * masked_strength / (1 - momentum)`.
         epsilon: Norm below which a row is removed.
         schedule: `"paper"` takes the constants as they are. `"auto"` does so too if
-            they fit; otherwise it derives warm-up, interval, step and Lasso strength
+            they fit; otherwise it derives warm-up, interval, step and masked strength
             from the run, keeping those given values that suit it.
 
     Returns:
@@ -156,7 +156,7 @@ def make_plan(
         "warmup_steps": int(warmup_steps),
         "interval": int(interval),
         "step": int(step),
-        "lasso_strength": float(lasso_strength),
+        "masked_strength": float(masked_strength),
         "momentum": float(momentum),
         "snap": bool(snap),
         "flops_target": float(flops_target),
@@ -233,7 +233,7 @@ def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pl
         )
         return dataclasses.replace(plan, advice=reason)
     steps, norm = _forget(
-        rates[reached:], plan.lasso_strength, plan.momentum, plan.snap, epsilon
+        rates[reached:], plan.masked_strength, plan.momentum, plan.snap, epsilon
     )
     if steps is None:
         reason = (
@@ -278,7 +278,7 @@ def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
     body that a constant force pulls to a point).
 
     Args:
-        pulls: Learning rate times Lasso strength, from the step that passed zero on.
+        pulls: Learning rate times masked strength, from the step that passed zero on.
         speed: Way of that step.
         friction: One minus the momentum.
 
@@ -314,7 +314,7 @@ def _derive(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pla
             "warmup_steps": warmup,
             "interval": interval,
             "step": step,
-            "lasso_strength": max(constants["lasso_strength"], needed),
+            "masked_strength": max(constants["masked_strength"], needed),
         }
         plan = _predict(constants | changed, rates, epsilon)
         if plan.fits:
@@ -364,7 +364,7 @@ def _remedy(
         return "No constants fit: train for longer or at a higher learning rate."
     return (
         f"{start}: warmup_steps={derived.warmup_steps}, interval={derived.interval}, "
-        f"step={derived.step}, lasso_strength={derived.lasso_strength:g}."
+        f"step={derived.step}, masked_strength={derived.masked_strength:g}."
     )
 
 
@@ -409,7 +409,7 @@ def _check_constants(**constants: Any) -> None:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={constants[name]}"
             )
-    for name in ("warmup_steps", "lasso_strength", "epsilon"):
+    for name in ("warmup_steps", "masked_strength", "epsilon"):
         if not 0 <= constants[name] < math.inf:
             raise ValueError(
                 f"`{name}` must be finite and not negative. "

@@ -23,7 +23,7 @@ def plan(
     steps_per_epoch: int | None = None,
     interval: int = 200,
     step: int = 4,
-    lasso_strength: float | None = None,
+    masked_strength: float | None = None,
     momentum: float | None = None,
     snap: bool | None = None,
     min_width: int = 1,
@@ -48,7 +48,7 @@ def plan(
         steps_per_epoch: To count the default warm-up.
         interval: Steps between selections.
         step: How many more rows may be masked at each selection.
-        lasso_strength: The Lasso's strength.
+        masked_strength: The Lasso's strength on masked rows.
         momentum: The momentum of the compactors' optimizer.
         snap: Whether rows snap to zero.
         min_width: The least number of channels that a layer keeps.
@@ -92,8 +92,8 @@ def plan(
         warmup_steps=warmup_steps,
         interval=interval,
         step=step,
-        lasso_strength=(
-            float(pruner.lasso_strength) if lasso_strength is None else lasso_strength
+        masked_strength=(
+            float(pruner.masked_strength) if masked_strength is None else masked_strength
         ),
         momentum=momentum,
         snap=pruner.snap if snap is None else snap,

@@ -67,7 +67,7 @@ def plan_one_selection(rates, strength, momentum, snap):
         rates,
         0.5,
         warmup_steps=0,
-        lasso_strength=strength,
+        masked_strength=strength,
         momentum=momentum,
         snap=snap,
     )
@@ -119,7 +119,7 @@ def test_a_constant_rate_settles_only_under_a_mild_pull():
     plan = make_plan(
         *(1, 4000, 0.01, 0.5),
         warmup_steps=0,
-        lasso_strength=4e-3,
+        masked_strength=4e-3,
         momentum=0.9,
         epsilon=1e-3,
     )
@@ -159,7 +159,7 @@ def test_the_paper_fits_its_own_run(snap):
     assert time.perf_counter() - start < 3  # Under half a second on an idle machine.
     assert plan.fits
     assert plan.advice == ""
-    assert (plan.interval, plan.step, plan.lasso_strength) == (200, 4, 1e-4)
+    assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
     assert plan.selections == 1000
     assert plan.target_reached_at == 5 * 5005 + 999 * 200
     way = plan.forgotten_at - plan.target_reached_at
@@ -176,12 +176,12 @@ def test_a_short_run_never_fits_the_papers_constants(rows):
         plan = make_plan(rows, 5000, rate, 0.5, warmup_steps=100, snap=True)
         assert not plan.fits
         assert plan.forgotten_at is None
-        assert (plan.interval, plan.step, plan.lasso_strength) == (200, 4, 1e-4)
+        assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
         derived = make_plan(
             rows, 5000, rate, 0.5, warmup_steps=100, snap=True, schedule="auto"
         )
         assert derived.fits
-        for name in ("warmup_steps", "interval", "step", "lasso_strength"):
+        for name in ("warmup_steps", "interval", "step", "masked_strength"):
             assert f"{name}={getattr(derived, name)}" in plan.advice
     reason = "norm 0" if rows < 100 else "last of 1,000 selections"
     assert reason in plan.advice
@@ -203,7 +203,7 @@ def test_derived_constants_fit_when_simulated(rows, steps, snap):
     assert plan.target_reached_at <= max(0.4 * steps, plan.warmup_steps)
     sinking = rates[plan.target_reached_at :]
     forgotten = plan.target_reached_at + forget(
-        *(sinking, plan.lasso_strength, plan.momentum, snap, 1e-5),
+        *(sinking, plan.masked_strength, plan.momentum, snap, 1e-5),
         np.linspace(0.9, 1, 20)[:, None],
     )
     assert forgotten.max() <= plan.forgotten_at <= steps
@@ -220,11 +220,11 @@ def test_derived_strength_is_no_larger_than_necessary(momentum):
     )  # fmt: skip
     # A tenth less and the last row misses its date, at 70 % of the run.
     milder = forget(
-        *(rates[plan.target_reached_at :], 0.9 * plan.lasso_strength, momentum),
+        *(rates[plan.target_reached_at :], 0.9 * plan.masked_strength, momentum),
         *(True, 1e-12, np.ones((1, 1))),
     )
     assert plan.target_reached_at + milder[0] > 0.7 * 5000
-    assert float(f"{plan.lasso_strength:.2g}") == plan.lasso_strength
+    assert float(f"{plan.masked_strength:.2g}") == plan.masked_strength
 
 
 def test_auto_moves_only_what_it_must():
@@ -234,7 +234,7 @@ def test_auto_moves_only_what_it_must():
         40, 60_000, rates, 0.5, warmup_steps=59_000, snap=True, schedule="auto"
     )
     assert plan.warmup_steps == 3000
-    assert (plan.interval, plan.step, plan.lasso_strength) == (200, 4, 1e-4)
+    assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
     # Too many rows for the paper's pace: the interval gives way before the step.
     plan = make_plan(
         4000, 60_000, rates, 0.5, warmup_steps=500, snap=True, schedule="auto"
@@ -261,7 +261,7 @@ def test_runs_that_only_snapping_saves():
     plan = make_plan(10, 20_000, 0.01, 0.5, warmup_steps=0, schedule="auto")
     assert not plan.fits
     assert "with `snap=True` these do: warmup_steps=0, interval=200" in plan.advice
-    assert "lasso_strength=0.0001." in plan.advice
+    assert "masked_strength=0.0001." in plan.advice
     # On a short run the suggestion is a plan for snapping.
     plan = make_plan(10, 2000, 0.01, 0.5, warmup_steps=0)
     snapping = make_plan(
@@ -269,7 +269,7 @@ def test_runs_that_only_snapping_saves():
     )
     assert snapping.fits
     assert f"interval={snapping.interval}, step={snapping.step}" in plan.advice
-    assert f"lasso_strength={snapping.lasso_strength:g}." in plan.advice
+    assert f"masked_strength={snapping.masked_strength:g}." in plan.advice
 
 
 def test_hopeless_runs_say_so():
@@ -289,14 +289,14 @@ def test_learning_rates_of_all_kinds_agree():
         return rates[step]
 
     array, sampled = (
-        make_plan(8, 3000, rate, 0.5, warmup_steps=0, lasso_strength=1e-3, snap=True)
+        make_plan(8, 3000, rate, 0.5, warmup_steps=0, masked_strength=1e-3, snap=True)
         for rate in (rates, function)
     )
     assert abs(array.forgotten_at - sampled.forgotten_at) <= 1
     assert len(calls) <= 512
     assert (calls[0], calls[-1]) == (0, 2999)
     constants = [
-        make_plan(8, 3000, rate, 0.5, warmup_steps=0, lasso_strength=1e-3, snap=True)
+        make_plan(8, 3000, rate, 0.5, warmup_steps=0, masked_strength=1e-3, snap=True)
         for rate in (0.01, np.full(3000, 0.01), lambda step: 0.01)
     ]
     assert constants[0] == constants[1] == constants[2]
@@ -344,8 +344,8 @@ def test_rows_for_target_of_resnet50():
         ("warmup_steps", -1),
         ("interval", 0),
         ("step", 0),
-        ("lasso_strength", -1e-4),
-        ("lasso_strength", float("nan")),
+        ("masked_strength", -1e-4),
+        ("masked_strength", float("nan")),
         ("momentum", 1.0),
         ("epsilon", -1.0),
         ("flops_target", 1.5),

@@ -1,0 +1,168 @@
+"""Accuracy of a model, in whichever form it is stored."""
+
+import contextlib
+import dataclasses
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf.commands.architectures import check_fits, gives_logits
+from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.data import Dataset
+
+# From a batch of images to the outputs.
+Predict = Callable[[tf.Tensor], Any]
+# What the data pipeline says about a file that it cannot read.
+_UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What an evaluation found.
+
+    Attributes:
+        examples: Number of images.
+        accuracy: Share of them whose class has the largest output.
+        top5_accuracy: Share whose class is among the five largest.
+    """
+
+    examples: int
+    accuracy: float
+    top5_accuracy: float
+
+    def __str__(self):
+        return (
+            f"top-1 accuracy {self.accuracy:.2%}, top-5 {self.top5_accuracy:.2%} "
+            f"({self.examples:,} images)"
+        )
+
+
+def evaluate(
+    predict: Predict, data: Dataset, title: str, steps: int | None = None
+) -> Scores:
+    """Counts the held-out images that are classified correctly.
+
+    Args:
+        predict: The model.
+        data: The images.
+        title: What is evaluated, to be printed.
+        steps: Number of batches, if not all of them.
+    """
+    batches = limited(data.evaluation(), steps)
+    first, fifth, examples = 0, 0, 0
+    print(f"Evaluating {title} on {data.name}")
+    progress = keras.utils.Progbar(
+        int(batches.cardinality()), verbose=verbosity(), unit_name="batch"
+    )
+    with blame_images():
+        for images, labels in batches:
+            outputs = tf.convert_to_tensor(predict(images))
+            first += _count_in_top(1, labels, outputs)
+            fifth += _count_in_top(5, labels, outputs)
+            examples += len(labels)
+            progress.add(1)
+    return Scores(examples, first / examples, fifth / examples)
+
+
+def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
+    found = tf.math.in_top_k(labels, tf.cast(outputs, tf.float32), k)
+    return int(tf.math.count_nonzero(found))
+
+
+@contextlib.contextmanager
+def blame_images() -> Iterator[None]:
+    """Turns the error of an image that cannot be read into one of `--dataset`."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        unreadable = _UNREADABLE.search(str(error))
+        if unreadable is None:
+            raise
+        raise CommandError(f"`--dataset`: {unreadable.group()}") from error
+
+
+def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
+    return batches if steps is None else batches.take(steps)
+
+
+def verbosity() -> int:
+    """Keras's `verbose`: bars where someone watches, lines where a file does."""
+    return 1 if sys.stdout.isatty() else 2
+
+
+def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
+    """Loss and metrics for a classifier with integer labels."""
+    metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+    if classes > 5:
+        metrics.append(
+            keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
+        )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=gives_logits(model))
+    return {"loss": loss, "metrics": metrics}
+
+
+# === Models as functions ===
+
+
+def predictor(model: keras.Model) -> Predict:
+    """A model's inference as a compiled function."""
+
+    shape = (None, *model.inputs[0].shape[1:])
+
+    # A batch of any size: the last one of a set is smaller.
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
+    def predict(images: tf.Tensor) -> tf.Tensor:
+        return model(images, training=False)
+
+    return predict
+
+
+def load_predictor(path: str, data: Dataset) -> Predict:
+    """Loads a .keras or .tflite file or the folder of a SavedModel."""
+    where = Path(path).expanduser()
+    if where.is_dir() and (where / "saved_model.pb").is_file():
+        with blame("model"):
+            return _saved_model(where)
+    if where.suffix not in (".keras", ".tflite") or not where.is_file():
+        raise CommandError(
+            "`--model` must be a .keras or .tflite file or the folder of a SavedModel. "
+            f"Received: --model={path}"
+        )
+    with blame("model"):
+        if where.suffix == ".tflite":
+            return _tflite(where)
+        model = keras.models.load_model(where, compile=False)
+    check_fits(model, data.input_shape, data.classes, "model")
+    return predictor(model)
+
+
+def _saved_model(path: Path) -> Predict:
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    argument = next(iter(serve.structured_input_signature[1]))
+    return lambda images: next(iter(serve(**{argument: images}).values()))
+
+
+def _tflite(path: Path) -> Predict:
+    with warnings.catch_warnings():
+        # That it will move to another package.
+        warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter")
+        interpreter = tf.lite.Interpreter(str(path))
+    source = interpreter.get_input_details()[0]["index"]
+    result = interpreter.get_output_details()[0]["index"]
+
+    def predict(images: tf.Tensor) -> Any:
+        shape = tuple(interpreter.get_input_details()[0]["shape"])
+        if shape != tuple(images.shape):
+            interpreter.resize_tensor_input(source, images.shape)
+            interpreter.allocate_tensors()
+        interpreter.set_tensor(source, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(result)
+
+    return predict

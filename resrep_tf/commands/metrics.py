@@ -1,0 +1,91 @@
+"""Metrics of every epoch, as CSV and for TensorBoard."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resrep_tf.commands import output, summaries
+from resrep_tf.model import ResRepModel
+
+COLUMNS = (
+    "phase",
+    "epoch",
+    "step",
+    "learning_rate",
+    "loss",
+    "accuracy",
+    "top5_accuracy",
+    "val_loss",
+    "val_accuracy",
+    "val_top5_accuracy",
+    "flops_removed",
+    "forgotten",
+)
+
+
+class MetricsFile:
+    """A CSV file with a row for each epoch, rewritten whole at each of them."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, COLUMNS, extrasaction="ignore", lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(self._rows)
+        output.write_text(self._path, text.getvalue())
+
+
+class EpochLog(keras.callbacks.Callback):
+    """Writes the metrics of every epoch.
+
+    Args:
+        phase: `"base"` or `"prune"`.
+        file: The CSV file.
+        folder: Where TensorBoard's files go.
+    """
+
+    def __init__(self, phase: str, file: MetricsFile, folder: Path):
+        super().__init__()
+        self._phase = phase
+        self._file = file
+        self._folder = folder
+        self._writer = None
+
+    def on_train_begin(self, logs=None):
+        self._writer = tf.summary.create_file_writer(str(self._folder / self._phase))
+
+    def on_epoch_end(self, epoch, logs=None):
+        step = int(self.model.optimizer.iterations)
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        values["learning_rate"] = float(self.model.optimizer.learning_rate)
+        self._file.add(
+            {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
+        )
+        with self._writer.as_default(step=step):
+            for name, value in values.items():
+                summaries.scalar(name, value)
+            if isinstance(self.model, ResRepModel):
+                self._write_compactors()
+        self._writer.flush()
+
+    def on_train_end(self, logs=None):
+        self._writer.close()
+
+    def _write_compactors(self) -> None:
+        for compactor in self.model.compactors:
+            norms = keras.ops.convert_to_numpy(compactor.row_norms())
+            summaries.histogram(f"norms/{compactor.name}", norms)
+            width = int(np.sum(keras.ops.convert_to_numpy(compactor.mask) > 0.5))
+            for layer in compactor.targets:
+                summaries.scalar(f"width/{layer}", width)
