@@ -92,9 +92,7 @@ def plan(
         warmup_steps=warmup_steps,
         interval=interval,
         step=step,
-        masked_strength=(
-            float(pruner.masked_strength) if masked_strength is None else masked_strength
-        ),
+        masked_strength=masked_strength or float(pruner.masked_strength),
         momentum=momentum,
         snap=pruner.snap if snap is None else snap,
         epsilon=epsilon,

@@ -176,7 +176,7 @@ def test_selection_stops_at_the_target():
             lambda widths: all(w % 8 == 0 and w >= 16 for w in widths),
         ),
     ],
-    ids=str,
+    ids=["min_width", "round_to", "both"],
 )
 def test_widths(arguments, widths):
     pruner = pruner_of(widths=(24, 32))
@@ -311,14 +311,14 @@ def test_a_schedule_that_cannot_finish_and_the_advice_it_comes_with():
     assert text.startswith("The last of 2 selections would come at step 400")
     assert not watch.seen
     advice = dict(re.findall(r"(\w+)=([\d.e-]*\d)", text))
-    assert set(advice) == {"warmup_steps", "interval", "step", "lasso_strength"}
-    strength = float(advice.pop("lasso_strength"))
-    fitting = pruner_of(snap=True, lasso_strength=strength)
+    assert set(advice) == {"warmup_steps", "interval", "step", "masked_strength"}
+    strength = float(advice.pop("masked_strength"))
+    fitting = pruner_of(snap=True, masked_strength=strength)
     selection = ChannelSelection(0.5, **{k: int(v) for k, v in advice.items()})
     with pytest.raises(AssertionError, match="a batch has begun"):
         fit(fitting, selection, Never(), batches=40, epochs=10)
     assert selection.plan.fits and selection.plan.total_steps == 400
-    assert selection.plan.lasso_strength == pytest.approx(strength)
+    assert selection.plan.masked_strength == pytest.approx(strength)
 
 
 def test_the_papers_constants_are_taken_as_they_are():
@@ -340,8 +340,26 @@ def test_auto_changes_what_does_not_fit():
     constants = (selection.warmup_steps, selection.interval, selection.step)
     assert constants == (plan.warmup_steps, plan.interval, plan.step)
     assert plan.warmup_steps < 200  # Five epochs are half of the run.
-    assert float(pruner.lasso_strength) == np.float32(plan.lasso_strength)
-    assert plan.lasso_strength > 1e-4 == pruner.compiled_strength
+    assert float(pruner.masked_strength) == np.float32(plan.masked_strength)
+    assert plan.masked_strength > 1e-4 == pruner.compiled_strength
+    assert float(pruner.lasso_strength) == np.float32(1e-4)  # Others are spared.
+
+
+def test_auto_stops_selecting_once_the_target_is_met():
+    """Rows that are exchanged late would not be forgotten in time."""
+    counts = {}
+    for schedule in ("paper", "auto"):
+        pruner = pruner_of(snap=True, masked_strength=5.0)
+        selection = ChannelSelection(
+            0.5, warmup_steps=2, interval=2, step=4, schedule=schedule
+        )
+        selections = []
+        select = selection.select
+        selection.select = lambda s=selections, f=select: s.append(f()) or s[-1]
+        fit(pruner, selection, batches=10, epochs=4)
+        counts[schedule] = [chosen.target_met for chosen in selections]
+    assert counts["auto"].count(True) == 1 and counts["auto"][-1]
+    assert counts["paper"].count(True) > 5
 
 
 def unknown_length():

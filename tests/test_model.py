@@ -174,6 +174,26 @@ def test_steps_are_those_of_the_equations(kind, momentum, mode):
         np.testing.assert_allclose(actual, value, rtol=1e-10, atol=1e-13, err_msg=name)
 
 
+def test_masked_rows_have_a_strength_of_their_own():
+    kernels = {}
+    for masked_strength in (0.2, 0.4):
+        with precision("float64"):
+            pruner = compiled(
+                SGD(0.1),
+                compactor_optimizer=0,
+                lasso_strength=0.01,
+                masked_strength=masked_strength,
+            )
+            pruner.set_masks([[1, 0, 0, 1], [0, 1, 0]])
+            before = np.array(pruner.compactors[0].kernel)
+            pruner.train_on_batch(*data())
+        after = np.array(pruner.compactors[0].kernel)
+        stride = 0.1 * masked_strength  # Rows of the identity have norm 1.
+        np.testing.assert_allclose(after[:, 1:3], (1 - stride) * before[:, 1:3], 1e-6)
+        kernels[masked_strength] = after[:, [0, 3]]
+    np.testing.assert_array_equal(kernels[0.2], kernels[0.4])
+
+
 # === Everything else trains as in an ordinary model ===
 
 
@@ -679,6 +699,7 @@ def test_a_restart_changes_nothing(way, tmp_path):
     train_batches(pruner, range(3))
     pruner.selection_limit.assign(8)
     pruner.lasso_strength.assign(0.25)
+    pruner.masked_strength.assign(0.5)
     pruner.flops_removed.assign(0.375)
     pruner.epsilon.assign(1e-3)
     pruner.save(tmp_path / "pruner.keras")

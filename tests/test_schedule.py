@@ -42,7 +42,7 @@ def test_a_plan_takes_its_constants_from_the_compiled_model():
         warmup_steps=150,
         interval=50,
         step=2,
-        lasso_strength=0.25,
+        masked_strength=0.25,
         momentum=0.8,
         snap=True,
     )
@@ -52,13 +52,13 @@ def test_a_plan_takes_its_constants_from_the_compiled_model():
 
 def test_what_is_given_goes_first():
     pruner = wrapped()
-    pruner.compile(SGD(0.02), LOSS, lasso_strength=0.25)
+    pruner.compile(SGD(0.02), LOSS, masked_strength=0.25)
     given = {
         "learning_rate": 0.1,
         "warmup_steps": 7,
         "interval": 9,
         "step": 3,
-        "lasso_strength": 0.5,
+        "masked_strength": 0.5,
         "momentum": 0.5,
         "snap": True,
     }
@@ -72,19 +72,19 @@ def test_what_is_given_goes_first():
     )
     assert plan == expected
     assert (plan.warmup_steps, plan.interval, plan.step) == (7, 9, 3)
-    assert (plan.lasso_strength, plan.momentum, plan.snap) == (0.5, 0.5, True)
+    assert (plan.masked_strength, plan.momentum, plan.snap) == (0.5, 0.5, True)
 
 
 def test_the_warm_up():
     pruner = wrapped()
-    pruner.compile(SGD(0.02), LOSS, lasso_strength=1.0, snap=True)
+    pruner.compile(SGD(0.02), LOSS, masked_strength=1.0, snap=True)
     assert resrep_tf.plan(pruner, 0.5, 4000).warmup_steps == 200
     assert resrep_tf.plan(pruner, 0.5, 4000, steps_per_epoch=30).warmup_steps == 150
 
 
 def test_a_decaying_rate_is_followed():
     pruner = wrapped()
-    options = {"lasso_strength": 0.05, "momentum": 0.5, "schedule": "paper"}
+    options = {"masked_strength": 0.05, "momentum": 0.5, "schedule": "paper"}
     pruner.compile(SGD(keras.optimizers.schedules.CosineDecay(0.05, 2000)), LOSS)
     decaying = resrep_tf.plan(pruner, 0.5, 2000, **options)
     pruner.compile(SGD(0.05), LOSS)
@@ -103,12 +103,12 @@ def test_paper_only_tells_and_auto_derives():
     paper = resrep_tf.plan(pruner, 0.5, 1000, schedule="paper")
     auto = resrep_tf.plan(pruner, 0.5, 1000)
     assert not paper.fits and "These constants fit" in paper.advice
-    assert (paper.interval, paper.step, paper.lasso_strength) == (
+    assert (paper.interval, paper.step, paper.masked_strength) == (
         200,
         4,
         float(np.float32(1e-4)),
     )
-    assert auto.fits and auto.lasso_strength > paper.lasso_strength
+    assert auto.fits and auto.masked_strength > paper.masked_strength
     assert auto.advice == "" and auto.forgotten_at < 1000
     # What is derived fits as it is.
     again = resrep_tf.plan(
@@ -118,11 +118,11 @@ def test_paper_only_tells_and_auto_derives():
         warmup_steps=auto.warmup_steps,
         interval=auto.interval,
         step=auto.step,
-        lasso_strength=auto.lasso_strength,
+        masked_strength=auto.masked_strength,
         schedule="paper",
     )
     assert again == auto
-    assert float(pruner.lasso_strength) == np.float32(1e-4)  # A plan changes nothing.
+    assert float(pruner.masked_strength) == np.float32(1e-4)  # A plan changes nothing.
     assert int(pruner.selection_limit) == 0
 
 
@@ -133,16 +133,16 @@ def test_a_plan_without_compiling():
     ):
         resrep_tf.plan(pruner, 0.5, 1000)
     plan = resrep_tf.plan(pruner, 0.5, 200_000, learning_rate=0.01, snap=True)
-    assert plan.momentum == 0.99 and plan.lasso_strength == pytest.approx(1e-4)
+    assert plan.momentum == 0.99 and plan.masked_strength == pytest.approx(1e-4)
     assert plan.snap and plan.fits
 
 
 def test_the_rate_is_the_one_that_compactors_have():
     pruner = wrapped()
     pruner.compile(SGD(1e-9), LOSS, compactor_optimizer=SGD(0.1, momentum=0.5))
-    own = resrep_tf.plan(pruner, 0.5, 3000, lasso_strength=0.1, snap=True)
+    own = resrep_tf.plan(pruner, 0.5, 3000, masked_strength=0.1, snap=True)
     same = resrep_tf.plan(
-        pruner, 0.5, 3000, lasso_strength=0.1, snap=True, learning_rate=0.1
+        pruner, 0.5, 3000, masked_strength=0.1, snap=True, learning_rate=0.1
     )
     assert own.fits and own.forgotten_at == same.forgotten_at
     pruner.compile(SGD(0.1), LOSS, compactor_optimizer=SGD(1e-9, momentum=0.5))
@@ -301,14 +301,14 @@ def test_a_run_as_in_the_paper():
     """
     pruner = resrep_tf.wrap(cnn())
     total, target = 640, 0.4
-    rate = keras.optimizers.schedules.CosineDecay(0.3, total)
+    rate = keras.optimizers.schedules.CosineDecay(0.1, total)
     compile_pruner(pruner, SGD(rate), compactor_optimizer=0.8)
     plan = resrep_tf.plan(pruner, target, total)
     compile_pruner(
         pruner,
         SGD(rate),
         compactor_optimizer=0.8,
-        lasso_strength=plan.lasso_strength,
+        masked_strength=plan.masked_strength,
     )
     selection = resrep_tf.ChannelSelection(
         target, plan.warmup_steps, plan.interval, plan.step

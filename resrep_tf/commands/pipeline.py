@@ -180,6 +180,7 @@ class Job:
             keras.optimizers.SGD(rate, momentum=settings.momentum),
             compactor_optimizer=settings.compactor_momentum,
             lasso_strength=settings.lasso_strength,
+            masked_strength=settings.masked_strength,
             snap=settings.snap,
             jit_compile=settings.jit_compile,
             **evaluation.compile_arguments(base, self.data.classes),

@@ -35,6 +35,7 @@ class Settings:
     round_to: int
     schedule: str
     lasso_strength: float
+    masked_strength: float | None
     selection_step: int
     selection_interval: int
     warmup_epochs: float
@@ -145,8 +146,12 @@ def _check(settings: Settings) -> None:
             "and 1, without either. "
             f"Received: --flops_target={settings.flops_target}"
         )
-    for name in ("learning_rate", "base_learning_rate", "lasso_strength", "epsilon"):
-        if not 0 < getattr(settings, name) < float("inf"):
+    for name in (
+        *("learning_rate", "base_learning_rate"),
+        *("lasso_strength", "masked_strength", "epsilon"),
+    ):
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < float("inf"):
             raise CommandError(
                 f"`--{name}` must be positive. "
                 f"Received: --{name}={getattr(settings, name)}"

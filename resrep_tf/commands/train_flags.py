@@ -118,6 +118,13 @@ def _define_forgetting(flags: FlagSet) -> None:
         "that cannot finish within the run.",
     )
     flags.number("lasso_strength", 1e-4, "The Lasso's strength, lambda.", lower=0)
+    flags.number(
+        "masked_strength",
+        None,
+        "Its strength on masked rows. By default the same, as in the paper, unless "
+        "--schedule=auto finds that they need more to be forgotten in time.",
+        lower=0,
+    )
     flags.integer("selection_step", 4, "Channels more per selection, theta.", lower=1)
     flags.integer(
         "selection_interval", 200, "Training steps between selections.", lower=1
