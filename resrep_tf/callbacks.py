@@ -30,9 +30,10 @@ class ChannelSelection(keras.callbacks.Callback):
         epsilon: Below this norm a row counts as forgotten.
         schedule: `"paper"` takes the constants as they are and warns if they cannot
             finish within the run. `"auto"` changes those that do not fit, the
-            Lasso's strength on masked rows among them (see `resrep_tf.plan`), and
-            stops selecting once the target is met: a row that was exchanged for
-            another later on would not be forgotten in time.
+            Lasso's strength on masked rows among them (see `resrep_tf.plan`), masks
+            all that the target still takes at the last selection it has planned, and
+            stops selecting then: rows that were masked later on would not be
+            forgotten in time.
 
     The state (limit, masks) is the model's, so a saved model goes on where it was.
     Logs gain `flops_removed`, that of the model without its masked channels, and
@@ -167,6 +168,9 @@ class ChannelSelection(keras.callbacks.Callback):
             return
         due = (step - self.warmup_steps) // self.interval + 1
         limit = due * self.step
+        if self.schedule == "auto" and due >= self.plan.selections:
+            # How many rows the target takes was an estimate; when it is due is not.
+            limit = sum(compactor.width for compactor in self.model.compactors)
         if limit > int(self.model.selection_limit):
             self.model.selection_limit.assign(limit)
             self.select()

@@ -1,6 +1,7 @@
 """Channel selection during training: when, what, and what it says about it."""
 
 import csv
+import dataclasses
 import re
 
 import keras
@@ -343,6 +344,20 @@ def test_auto_changes_what_does_not_fit():
     assert float(pruner.masked_strength) == np.float32(plan.masked_strength)
     assert plan.masked_strength > 1e-4 == pruner.compiled_strength
     assert float(pruner.lasso_strength) == np.float32(1e-4)  # Others are spared.
+
+
+def test_auto_meets_the_target_when_planned(monkeypatch):
+    """Also if it takes more rows than were estimated before training."""
+    import resrep_tf.callbacks
+
+    def too_few(*args, **kwargs):
+        plan = resrep_tf.schedule.plan(*args, **kwargs)
+        return dataclasses.replace(plan, warmup_steps=3, step=1, selections=1)
+
+    monkeypatch.setattr(resrep_tf.callbacks, "plan", too_few)
+    pruner = pruner_of(snap=True)
+    history = fit(pruner, ChannelSelection(0.5, schedule="auto"), batches=2, epochs=2)
+    assert history["flops_removed"][0] == 0 and history["flops_removed"][1] >= 0.5
 
 
 def test_auto_stops_selecting_once_the_target_is_met():
