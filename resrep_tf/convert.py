@@ -310,19 +310,20 @@ def _report(
     layers = []
     for calls in graph.calls_by_op():
         call = calls[0]
-        if call.name not in before:
+        name = graph.label(call)
+        if name not in before:
             continue
         tensor, output = call.inputs[0], call.outputs[0]
         constants = dropping.constants.get(id(tensor), np.zeros(tensor.width))
         folded = ~keep[tensor.channels] & (np.nan_to_num(constants) != 0)
         layers.append(
             LayerChange(
-                name=call.name,
+                name=name,
                 kind=call.kind,
                 width=output.width,
                 new_width=int(keep[output.channels].sum()),
-                flops=before[call.name],
-                new_flops=after[call.name],
+                flops=before[name],
+                new_flops=after[name],
                 folded=int(folded.sum()) if call.rule.reads(call) else 0,
             )
         )

@@ -21,7 +21,7 @@ class LayerExplanation:
     """One layer with a kernel.
 
     Attributes:
-        name: The layer's name.
+        name: The layer's name; with the nested model's if two layers share it.
         kind: Its type.
         width: Its output channels.
         flops: Its multiply-adds.
@@ -125,17 +125,18 @@ def explain(
     layers = []
     for calls in graph.calls_by_op():
         call = calls[0]
-        if call.name not in macs:
+        name = graph.label(call)
+        if name not in macs:
             continue
         space = space_of.get(id(call.op))
         status, reason = _status(graph, call, space)
         layers.append(
             LayerExplanation(
-                name=call.name,
+                name=name,
                 kind=call.kind,
                 width=call.outputs[0].width,
-                flops=macs[call.name],
-                share=macs[call.name] / max(total, 1),
+                flops=macs[name],
+                share=macs[name] / max(total, 1),
                 space=None if space is None else space.index,
                 status=status,
                 reason=reason,

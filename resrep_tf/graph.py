@@ -1,5 +1,6 @@
 """Reads a Keras model into a `ChannelGraph`: calls, channel spaces and FLOPs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +99,7 @@ class ChannelGraph:
         self._keras_tensors: list[Any] = []  # Keeps the ids above alive.
         self._sources: dict[int, list[Tensor]] = {}
         self._entered: set[int] = set()
+        self._scopes: dict[int, str] = {}  # Where each operation is nested.
         for tensor in self.function.inputs:
             self._open(self.tensor(tensor), "it is an input of the model")
         self._read(self.function)
@@ -132,12 +134,13 @@ class ChannelGraph:
         width = tensor.shape[tensor.axis] if tensor.shape else None
         tensor.channels = self._ids.pinned(width or 0, reason)
 
-    def _read(self, function: keras.Function) -> None:
+    def _read(self, function: keras.Function, scope: str = "") -> None:
         for node in nodes(function):
             inner = as_function(node.operation)
             if inner is not None and len(inner.inputs) == len(node.input_tensors):
-                self._read_nested(node, inner)
+                self._read_nested(node, inner, scope)
                 continue
+            self._scopes.setdefault(id(node.operation), scope)
             call = Call(
                 node.operation,
                 [self.tensor(t) for t in node.input_tensors],
@@ -151,14 +154,14 @@ class ChannelGraph:
             self.calls[id(node)] = call
             self.steps.append(call)
 
-    def _read_nested(self, node: Any, inner: keras.Function) -> None:
+    def _read_nested(self, node: Any, inner: keras.Function, scope: str) -> None:
         """A nested model is one set of layers, however often it is called."""
         first = id(inner) not in self._entered
         self._entered.add(id(inner))
         for outside, inside in zip(node.input_tensors, inner.inputs, strict=True):
             self._link(self.tensor(outside), self.tensor(inside), first)
         if first:
-            self._read(inner)
+            self._read(inner, f"{scope}{node.operation.name}/")
         for inside, outside in zip(inner.outputs, node.outputs, strict=True):
             self._link(self.tensor(inside), self.tensor(outside), True)
 
@@ -222,6 +225,15 @@ class ChannelGraph:
     def calls_by_op(self) -> list[list[Call]]:
         """The calls of each operation, in graph order."""
         return list(self._calls_by_op.values())
+
+    @cached_property
+    def _names(self) -> Counter:
+        return Counter(calls[0].name for calls in self.calls_by_op())
+
+    def label(self, call: Call) -> str:
+        """An operation's name, with the nested model's if another has the same."""
+        scope = self._scopes[id(call.op)] if self._names[call.name] > 1 else ""
+        return f"{scope}{call.name}"
 
     def batchnorm_after(self, calls: list[Call]) -> list[Call] | None:
         """The BatchNorm calls that can be merged into a layer's kernel.
@@ -392,7 +404,7 @@ class ChannelGraph:
         names: dict[int, str] = {}
         for node, in_shapes, out_shapes in executions(self.function, self.input_shapes):
             call = self.calls[id(node)]
-            names[id(call)] = call.name
+            names[id(call)] = self.label(call)
             for part, (coefficient, sides) in enumerate(
                 call.rule.terms(call, in_shapes, out_shapes)
             ):

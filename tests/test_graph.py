@@ -233,6 +233,22 @@ def test_nested_models_stay_nested():
     assert conv.flops == 2 * 64 * 9 * 3 * 6
 
 
+def test_layers_of_the_same_name_in_two_nested_models_are_told_apart():
+    def base(name, width):
+        inputs = keras.Input((8, 8, 3))
+        x = L.Conv2D(width, 3, activation="relu", name="conv")(inputs)
+        return keras.Model(inputs, L.GlobalAveragePooling2D()(x), name=name)
+
+    inputs = keras.Input((8, 8, 3))
+    x = L.Concatenate()([base("left", 6)(inputs), base("right", 5)(inputs)])
+    model = keras.Model(inputs, L.Dense(2, name="logits")(x))
+    _, _, report = assert_prunes_exactly(model)
+    widths = {layer.name: layer.width for layer in report.layers}
+    assert widths == {"left/conv": 6, "right/conv": 5, "logits": 2}
+    explained = {layer.name for layer in resrep_tf.explain(model).layers}
+    assert explained == set(widths)
+
+
 def test_nested_model_called_on_different_spaces_ties_them():
     inner_input = keras.Input((8, 8, 6))
     inner = keras.Model(inner_input, L.ReLU()(inner_input))
