@@ -54,14 +54,12 @@ def calibrate(model, rng):
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         shape = norm.moving_variance.shape
-        deviation = np.sqrt(np.asarray(norm.moving_variance))
-        mean = np.asarray(norm.moving_mean) + 0.3 * deviation * rng.normal(size=shape)
-        norm.moving_mean.assign(mean)
+        variance = np.asarray(norm.moving_variance)
         # A channel that hardly varies would make a BatchNorm amplify rounding.
-        floor = 0.1 * np.mean(deviation**2) + 1e-3
-        norm.moving_variance.assign(
-            (deviation * rng.uniform(0.7, 1.4, shape)) ** 2 + floor
-        )
+        variance = variance + 0.1 * np.mean(variance) + 1e-3
+        offset = 0.3 * np.sqrt(variance) * rng.normal(size=shape)
+        norm.moving_mean.assign(np.asarray(norm.moving_mean) + offset)
+        norm.moving_variance.assign(variance * rng.uniform(0.5, 2.0, shape))
     return model
 
 
