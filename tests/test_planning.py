@@ -1,7 +1,6 @@
 import json
 import math
 import runpy
-import time
 from pathlib import Path
 
 import numpy as np
@@ -151,12 +150,10 @@ def test_closed_form_at_a_constant_rate():
 @pytest.mark.parametrize("snap", [False, True])
 def test_the_paper_fits_its_own_run(snap):
     steps = 180 * 5005
-    start = time.perf_counter()
     plan = make_plan(
         4000, steps, lambda s: 0.005 * (1 + math.cos(math.pi * s / steps)), 0.545,
         warmup_steps=5 * 5005, snap=snap, schedule="auto",
     )  # fmt: skip
-    assert time.perf_counter() - start < 3  # Under half a second on an idle machine.
     assert plan.fits
     assert plan.advice == ""
     assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
