@@ -8,6 +8,7 @@ import numpy as np
 from resrep_tf import selection
 from resrep_tf.model import ResRepModel
 from resrep_tf.planning import Plan
+from resrep_tf.replicas import number
 from resrep_tf.schedule import WARMUP_EPOCHS, check_reachable, plan
 
 
@@ -34,6 +35,9 @@ class ChannelSelection(keras.callbacks.Callback):
             all that the target still takes at the last selection it has planned, and
             stops selecting then: rows that were masked later on would not be
             forgotten in time.
+        total_steps: The step at which training ends, counted from its very start. By
+            default what `fit` is told, which is more if it is told to train anew
+            what was interrupted.
 
     The state (limit, masks) is the model's, so a saved model goes on where it was.
     Logs gain `flops_removed`, that of the model without its masked channels, and
@@ -52,6 +56,7 @@ class ChannelSelection(keras.callbacks.Callback):
         round_to: int = 1,
         epsilon: float = 1e-5,
         schedule: str = "paper",
+        total_steps: int | None = None,
     ):
         super().__init__()
         if not 0 < flops_target < 1:
@@ -88,6 +93,7 @@ class ChannelSelection(keras.callbacks.Callback):
         self.round_to = round_to
         self.epsilon = epsilon
         self.schedule = schedule
+        self.total_steps = total_steps
         self.plan: Plan | None = None
 
     # === Before training ===
@@ -132,8 +138,10 @@ class ChannelSelection(keras.callbacks.Callback):
         if self.schedule == "paper" and self.model.compactor_momentum is None:
             return  # Taken as it is: nothing is known about the user's optimizer.
         total = batches * self.params["epochs"] // self.model.batches_per_step
-        if epoch == 0:  # Not so where `fit` was told to go on at a later epoch.
-            total += int(self.model.optimizer.iterations)
+        if self.total_steps is not None:
+            total = self.total_steps
+        elif epoch == 0:  # Not so where `fit` was told to go on at a later epoch.
+            total += number(self.model.optimizer.iterations)
         self._make_plan(total)
 
     def _make_plan(self, total_steps: int) -> None:
@@ -163,7 +171,7 @@ class ChannelSelection(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         # With `steps_per_execution` several steps have passed since the last call.
-        step = int(self.model.optimizer.iterations)
+        step = number(self.model.optimizer.iterations)
         if step < self.warmup_steps or self._settled():
             return
         due = (step - self.warmup_steps) // self.interval + 1
@@ -171,19 +179,19 @@ class ChannelSelection(keras.callbacks.Callback):
         if self.schedule == "auto" and due >= self.plan.selections:
             # How many rows the target takes was an estimate; when it is due is not.
             limit = sum(compactor.width for compactor in self.model.compactors)
-        if limit > int(self.model.selection_limit):
+        if limit > number(self.model.selection_limit):
             self.model.selection_limit.assign(limit)
             self.select()
 
     def _settled(self) -> bool:
         # Both sides rounded alike: the model's is a float32.
-        removed = np.float32(self.model.flops_removed)
+        removed = np.float32(number(self.model.flops_removed))
         return self.schedule == "auto" and removed >= np.float32(self.flops_target)
 
     def on_epoch_end(self, epoch, logs=None):
         # Up to date also if the last batch was followed by a selection.
         if logs is not None:
-            logs["flops_removed"] = float(self.model.flops_removed)
+            logs["flops_removed"] = number(self.model.flops_removed)
             logs["forgotten"] = float(self.model.forgotten())
 
     def select(self) -> selection.Selection:
@@ -194,7 +202,7 @@ class ChannelSelection(keras.callbacks.Callback):
             self._spaces,
             self._meter,
             self.flops_target,
-            limit=int(self.model.selection_limit),
+            limit=number(self.model.selection_limit),
             min_width=self.min_width,
             round_to=self.round_to,
         )

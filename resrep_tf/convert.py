@@ -18,6 +18,7 @@ from resrep_tf.conversion_report import ConversionReport, LayerChange
 from resrep_tf.graph import ChannelGraph
 from resrep_tf.model import ResRepModel
 from resrep_tf.rebuild import Rebuilder
+from resrep_tf.replicas import average_statistics
 from resrep_tf.rules import Call, Fusion, Keeps, Kernel, Tensor
 from resrep_tf.rules.base import ZERO
 from resrep_tf.rules.kernels import DepthwiseConv
@@ -65,6 +66,7 @@ def convert(
             "`convert` takes a model made by `resrep_tf.wrap`. "
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
+    average_statistics(pruner)
     rows = _kept_rows(pruner, epsilon, keep, drop_masked)
     graph = ChannelGraph(pruner)
     dropping = decide(graph, rows)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from resrep_tf import forgetting
+from resrep_tf import forgetting, replicas
 from resrep_tf.compactor import Compactor
 from resrep_tf.graph import ChannelGraph
 
@@ -208,17 +208,7 @@ class ResRepModel(keras.Model):
                 "All layers are frozen, so that none could make up for what compactors "
                 f"forget. Received: model={self.name!r} without trainable weights"
             )
-        strategy = self.distribute_strategy
-        if strategy.num_replicas_in_sync == 1:
-            return
-        for name, optimizer in optimizers.items():
-            counter = optimizer.variables[0].value
-            if not isinstance(counter, tf.distribute.DistributedValues):
-                raise ValueError(
-                    "Create optimizers and call `compile` within `strategy.scope()`, "
-                    "where the model was made: its replicas would drift apart. "
-                    f"Received: {name}={optimizer!r}, created outside of the scope"
-                )
+        replicas.check_scope(optimizers, self.distribute_strategy)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -234,7 +224,7 @@ class ResRepModel(keras.Model):
             if self._follows
             else serialize(self.compactor_optimizer)
         )
-        config["lasso_strength"] = float(self.lasso_strength)
+        config["lasso_strength"] = replicas.number(self.lasso_strength)
         config["masked_strength"] = self.compiled_strength
         config["snap"] = self.snap
         return config
@@ -260,13 +250,14 @@ class ResRepModel(keras.Model):
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
             )
             scaled = self.optimizer.scale_loss(loss)
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        self._track_loss(loss * replicas, x)
+        count = tf.distribute.get_strategy().num_replicas_in_sync
+        self._track_loss(loss * count, x)
         gradients = tape.gradient(scaled, remembering + forgotten)
         main, compact = gradients[: len(remembering)], gradients[len(remembering) :]
-        compact = self._reset(compact, replicas)
+        compact = self._reset(compact, count)
         if _is_scaled(self.optimizer):
-            main, compact = _fail_together(main, compact)
+            joint = replicas.fail_together(main + compact)
+            main, compact = joint[: len(main)], joint[len(main) :]
         if self._follows:
             # A tensor (which `ops` does not make of a variable): an optimizer takes
             # any variable for its own, and could not be loaded with one more.
@@ -290,7 +281,7 @@ class ResRepModel(keras.Model):
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=batch)
 
-    def _reset(self, gradients: list[Any], replicas: int) -> list[Any]:
+    def _reset(self, gradients: list[Any], count: int) -> list[Any]:
         """Resets the compactors' gradients, which come with the loss's scale.
 
         Optimizers sum gradients over replicas, so each contributes its share of
@@ -299,7 +290,7 @@ class ResRepModel(keras.Model):
         """
         scale = ops.convert_to_tensor(self.optimizer.scale_loss(1.0))
         mild, strong = (
-            ops.convert_to_tensor(strength) / replicas
+            ops.convert_to_tensor(strength) / count
             for strength in (self.lasso_strength, self.masked_strength)
         )
         reset = []
@@ -365,6 +356,25 @@ class ResRepModel(keras.Model):
             below += ops.sum(ops.cast(zeroed & small, "float32"))
         return below / ops.maximum(masked, 1.0)
 
+    # === Reading what replicas keep for themselves ===
+
+    def evaluate(self, *args, **kwargs):
+        """Evaluates, as `keras.Model.evaluate` does; so do the others below."""
+        replicas.average_statistics(self)
+        return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        replicas.average_statistics(self)
+        return super().predict(*args, **kwargs)
+
+    def save(self, *args, **kwargs):
+        replicas.average_statistics(self)
+        return super().save(*args, **kwargs)
+
+    def save_weights(self, *args, **kwargs):
+        replicas.average_statistics(self)
+        return super().save_weights(*args, **kwargs)
+
     def fit(
         self,
         x=None,
@@ -409,18 +419,3 @@ def _is_scaled(optimizer: keras.Optimizer) -> bool:
 
 def _inner(optimizer: keras.Optimizer) -> keras.Optimizer:
     return optimizer.inner_optimizer if _is_scaled(optimizer) else optimizer
-
-
-def _fail_together(main: list[Any], compact: list[Any]) -> tuple[list, list]:
-    """Makes one non-finite gradient a bad step for both optimizers.
-
-    Each loss-scale optimizer judges its own gradients and skips a bad step; a NaN
-    added to all of them makes both come to the same verdict.
-    """
-    finite = [ops.all(ops.isfinite(g)) for g in main + compact if g is not None]
-    poison = ops.where(ops.all(ops.stack(finite)), 0.0, np.nan)
-
-    def spoil(gradients):
-        return [None if g is None else g + ops.cast(poison, g.dtype) for g in gradients]
-
-    return spoil(main), spoil(compact)

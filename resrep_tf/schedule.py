@@ -8,6 +8,7 @@ import numpy as np
 
 from resrep_tf.flops import FlopsMeter
 from resrep_tf.planning import Plan, make_plan, rows_for_target
+from resrep_tf.replicas import number
 from resrep_tf.selection import largest_reduction
 
 WARMUP_EPOCHS = 5
@@ -92,7 +93,7 @@ def plan(
         warmup_steps=warmup_steps,
         interval=interval,
         step=step,
-        masked_strength=masked_strength or float(pruner.masked_strength),
+        masked_strength=masked_strength or number(pruner.masked_strength),
         momentum=momentum,
         snap=pruner.snap if snap is None else snap,
         epsilon=epsilon,
@@ -110,7 +111,7 @@ def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
         # Keras's schedules count batches, also where steps take several.
         batches = optimizer.gradient_accumulation_steps or 1
         return lambda step: float(schedule(batches * (step + 1) - 1))
-    return float(optimizer.learning_rate)
+    return number(optimizer.learning_rate)
 
 
 def check_reachable(

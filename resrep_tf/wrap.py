@@ -11,6 +11,7 @@ from resrep_tf.compactor import KINDS, Compactor, SplitActivation
 from resrep_tf.graph import ChannelGraph, Producer, Space
 from resrep_tf.model import ResRepModel
 from resrep_tf.rebuild import Rebuilder
+from resrep_tf.replicas import average_statistics
 
 Targets = str | Sequence[str] | re.Pattern | Callable[[keras.Layer], bool] | None
 
@@ -45,6 +46,7 @@ def wrap(
         raise ValueError(
             f"`compactor` must be one of {KINDS}. Received: compactor={compactor!r}"
         )
+    average_statistics(model)
     graph = ChannelGraph(model)
     check_not_wrapped(graph)
     check_finite(graph)

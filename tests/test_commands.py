@@ -412,20 +412,27 @@ def test_atomic_replaces_folders(tmp_path):
 
 
 def test_the_default_folder_is_named_after_the_run():
-    folder = output.choose(None, "/home/me/my net.keras", "folder:/data/ants")
+    run = "/home/me/my net.keras", "folder:/data/ants"
+    folder = output.choose(None, *run, "--seed=1")
     assert folder.parent == Path("runs")
     assert folder.name.startswith("my-net_ants_")
+    assert output.choose(None, *run, "--seed=1") == folder
+    assert output.choose(None, *run, "--seed=2") != folder
 
 
 def test_output_must_be_a_new_folder_that_can_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CommandError, match="`--output` must be a folder"):
-        output.choose(str(tmp_path / "file"), "resnet20", "digits")
+        output.choose(str(tmp_path / "file"), "resnet20", "digits", "")
+    with pytest.raises(CommandError, match="must be a new or empty folder"):
+        output.choose_new(str(tmp_path))
     with pytest.raises(CommandError, match="this one holds other files"):
-        output.choose(str(tmp_path), "resnet20", "digits")
+        output.holds_run(tmp_path)
     with pytest.raises(CommandError, match="can be written to"):
         output.create(tmp_path / "file" / "inner")
-    assert output.choose(str(tmp_path / "new"), "a", "b") == tmp_path / "new"
+    assert output.choose(str(tmp_path / "new"), "a", "b", "") == tmp_path / "new"
+    assert output.choose_new(str(tmp_path / "new")) == tmp_path / "new"
+    assert not output.holds_run(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 

@@ -267,9 +267,18 @@ def test_convert_repeats_the_conversion(finished, tmp_path):
 
 def test_another_run_is_not_overwritten(finished, flags):
     before = (finished[0] / "run.flags").read_text()
-    with pytest.raises(CommandError, match=r"holds another run.*Received: --output="):
-        pipeline.run([*flags, f"--output={finished[0]}"])
+    expected = r"holds another run: --seed=0, now 7\. .*Received: --output="
+    with pytest.raises(CommandError, match=expected):
+        pipeline.run([*flags, "--seed=7", f"--output={finished[0]}"])
     assert (finished[0] / "run.flags").read_text() == before
+
+
+def test_a_run_that_is_complete_only_shows_its_table_again(finished, flags):
+    times = {path: path.stat().st_mtime_ns for path in finished[0].iterdir()}
+    printed = command(pipeline.run, *flags, f"--output={finished[0]}")
+    assert "This run is complete" in printed
+    assert printed.partition("\n\n")[2] == finished[1].partition("\n\n")[2]
+    assert times == {path: path.stat().st_mtime_ns for path in finished[0].iterdir()}
 
 
 # === Other runs ===

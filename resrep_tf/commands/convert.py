@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def _target(name: str) -> Path:
     if not name.endswith(".keras"):
-        return output.choose(name, arch="", dataset="")
+        return output.choose_new(name)
     target = Path(name).expanduser()
     if target.exists():
         raise CommandError(

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from resrep_tf.commands.architectures import check_fits, gives_logits
 from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.workers import Workers
 from resrep_tf.data import Dataset
 
 # From a batch of images to the outputs.
@@ -30,11 +31,13 @@ class Scores:
         examples: Number of images.
         accuracy: Share of them whose class has the largest output.
         top5_accuracy: Share whose class is among the five largest.
+        loss: The mean loss without weight decay, if it was asked for.
     """
 
     examples: int
     accuracy: float
     top5_accuracy: float
+    loss: float | None = None
 
     def __str__(self):
         return (
@@ -46,7 +49,7 @@ class Scores:
 def evaluate(
     predict: Predict, data: Dataset, title: str, steps: int | None = None
 ) -> Scores:
-    """Counts the held-out images that are classified correctly.
+    """Counts the held-out images that are classified correctly, with a progress bar.
 
     Args:
         predict: The model.
@@ -54,20 +57,32 @@ def evaluate(
         title: What is evaluated, to be printed.
         steps: Number of batches, if not all of them.
     """
-    batches = limited(data.evaluation(), steps)
-    first, fifth, examples = 0, 0, 0
     print(f"Evaluating {title} on {data.name}")
-    progress = keras.utils.Progbar(
-        int(batches.cardinality()), verbose=verbosity(), unit_name="batch"
-    )
+    total = int(limited(data.evaluation(), steps).cardinality())
+    progress = keras.utils.Progbar(total, verbose=verbosity(), unit_name="batch")
+    return score(predict, data, steps, after_batch=lambda: progress.add(1))
+
+
+def score(
+    predict: Predict,
+    data: Dataset,
+    steps: int | None = None,
+    loss: keras.Loss | None = None,
+    after_batch: Callable[[], None] = lambda: None,
+) -> Scores:
+    """As `evaluate`, in silence; with `loss`, also its mean."""
+    first, fifth, examples, losses = 0, 0, 0, 0.0
     with blame_images():
-        for images, labels in batches:
+        for images, labels in limited(data.evaluation(), steps):
             outputs = tf.convert_to_tensor(predict(images))
             first += _count_in_top(1, labels, outputs)
             fifth += _count_in_top(5, labels, outputs)
             examples += len(labels)
-            progress.add(1)
-    return Scores(examples, first / examples, fifth / examples)
+            if loss is not None:
+                losses += len(labels) * float(loss(labels, outputs))
+            after_batch()
+    mean = None if loss is None else losses / examples
+    return Scores(examples, first / examples, fifth / examples, mean)
 
 
 def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
@@ -110,15 +125,35 @@ def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
 # === Models as functions ===
 
 
-def predictor(model: keras.Model) -> Predict:
-    """A model's inference as a compiled function."""
+def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
+    """A model's inference as a compiled function.
 
+    Args:
+        model: The model.
+        workers: Those that the model was made for; this one's replicas share every
+            batch.
+    """
+    parts = 1 if workers is None else workers.local_replicas
     shape = (None, *model.inputs[0].shape[1:])
 
     # A batch of any size: the last one of a set is smaller.
     @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
     def predict(images: tf.Tensor) -> tf.Tensor:
-        return model(images, training=False)
+        if parts == 1:
+            return model(images, training=False)
+        count = tf.shape(images)[0]
+        share = -(-count // parts)
+        padding = [[0, share * parts - count]] + [[0, 0]] * (len(shape) - 1)
+        padded = tf.pad(images, padding)
+
+        def on_replica() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            start = context.replica_id_in_sync_group % parts * share
+            return model(padded[start : start + share], training=False)
+
+        outputs = workers.strategy.run(on_replica)
+        outputs = workers.strategy.experimental_local_results(outputs)
+        return tf.concat(outputs, axis=0)[:count]
 
     return predict
 

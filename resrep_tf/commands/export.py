@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 
 from resrep_tf.commands import output
+from resrep_tf.commands.errors import CommandError
 
 
 def write(model: keras.Model, folder: Path) -> None:
@@ -23,6 +24,8 @@ def write(model: keras.Model, folder: Path) -> None:
     try:
         with quiet(), output.atomic(folder / output.TFLITE) as path:
             model.export(str(path), format="litert", verbose=False)
+    except CommandError:
+        raise
     except Exception as error:
         # TensorFlow Lite lacks some operations, its converter raises all kinds of
         # exceptions, and the rest of the run is worth keeping.

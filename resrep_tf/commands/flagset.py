@@ -10,6 +10,7 @@ from absl import flags
 
 from resrep_tf.commands import recipes
 from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.interruption import EXIT_CODE, Interrupted
 
 _HELP = ("--help", "-help", "-h", "--helpshort", "-helpshort", "--helpfull")
 
@@ -152,13 +153,20 @@ def _wrap(text: str, width: int, first: str, others: str) -> list[str]:
 def run(command: Callable[[Sequence[str]], None]) -> None:
     """Runs a command on the process's arguments.
 
-    Exits with code 2 and one line on stderr if the user can put something right.
+    Exits with code 2 and one line on stderr if the user can put something right, and
+    with a code of its own if a signal came and the run can go on later.
     """
     try:
         command(sys.argv[1:])
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Interrupted:
+        print(
+            "interrupted; the same command goes on from the checkpoint just written",
+            file=sys.stderr,
+        )
+        raise SystemExit(EXIT_CODE) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from resrep_tf.commands import output, summaries
 from resrep_tf.model import ResRepModel
+from resrep_tf.replicas import number
 
 COLUMNS = (
     "phase",
@@ -33,16 +34,20 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self._path = path
-        self._rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        self._rows.append(row)
+        self.replace([*self.rows, row])
+
+    def replace(self, rows: list[dict[str, Any]]) -> None:
+        """Goes back to the rows that a run had when its checkpoint was written."""
+        self.rows = rows
         text = io.StringIO()
         writer = csv.DictWriter(
             text, COLUMNS, extrasaction="ignore", lineterminator="\n"
         )
         writer.writeheader()
-        writer.writerows(self._rows)
+        writer.writerows(self.rows)
         output.write_text(self._path, text.getvalue())
 
 
@@ -53,22 +58,26 @@ class EpochLog(keras.callbacks.Callback):
         phase: `"base"` or `"prune"`.
         file: The CSV file.
         folder: Where TensorBoard's files go.
+        start: The step that training goes on from: nothing later has happened yet.
     """
 
-    def __init__(self, phase: str, file: MetricsFile, folder: Path):
+    def __init__(self, phase: str, file: MetricsFile, folder: Path, start: int = 0):
         super().__init__()
         self._phase = phase
         self._file = file
-        self._folder = folder
+        self._folder = folder / phase
+        self._start = start
         self._writer = None
 
     def on_train_begin(self, logs=None):
-        self._writer = tf.summary.create_file_writer(str(self._folder / self._phase))
+        summaries.rewind(self._folder, self._start)
+        self._writer = tf.summary.create_file_writer(str(self._folder))
 
     def on_epoch_end(self, epoch, logs=None):
-        step = int(self.model.optimizer.iterations)
+        # Batches, of which an optimizer may have skipped some.
+        step = (epoch + 1) * self.params["steps"]
         values = {name: float(value) for name, value in (logs or {}).items()}
-        values["learning_rate"] = float(self.model.optimizer.learning_rate)
+        values["learning_rate"] = number(self.model.optimizer.learning_rate)
         self._file.add(
             {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
         )

@@ -5,7 +5,7 @@ and renamed, so that a run that is killed leaves nothing half-written behind.
 """
 
 import contextlib
-import datetime
+import hashlib
 import json
 import os
 import re
@@ -16,6 +16,11 @@ from typing import Any
 
 from resrep_tf.commands.errors import CommandError
 
+try:
+    import fcntl
+except ImportError:  # Windows, where folders are not locked.
+    fcntl = None
+
 FLAGS = "run.flags"
 METRICS = "metrics.csv"
 TENSORBOARD = "tensorboard"
@@ -25,29 +30,53 @@ PRUNED = "pruned.keras"
 SAVED_MODEL = "saved_model"
 TFLITE = "pruned.tflite"
 REPORT = "report.json"
+CHECKPOINTS = "checkpoints"
 _TEMPORARY = ".partial-"
 
 
-def choose(output: str | None, arch: str, dataset: str) -> Path:
+def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
     """The folder for a run; nothing is created yet.
 
-    Raises:
-        CommandError: If there is something in it already, such as another run.
+    The same command gets the same folder, where it goes on if it was stopped.
     """
-    if output is None:
-        time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = "_".join([_short(arch), _short(dataset), time])
-        return Path("runs", name)
-    folder = Path(output).expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise CommandError(f"`--output` must be a folder. Received: --output={output}")
+    if name is None:
+        digest = hashlib.sha256(flagfile.encode()).hexdigest()[:8]
+        return Path("runs", "_".join([_short(arch), _short(dataset), digest]))
+    return _folder(name)
+
+
+def choose_new(name: str) -> Path:
+    """A folder that must be new or empty; nothing is created yet."""
+    folder = _folder(name)
     if folder.is_dir() and any(folder.iterdir()):
-        holds = "another run" if (folder / FLAGS).exists() else "other files"
         raise CommandError(
-            f"`--output` must be a new or empty folder; this one holds {holds}. "
-            f"Name another, or remove it. Received: --output={output}"
+            "`--output` must be a new or empty folder; this one is not. "
+            f"Received: --output={name}"
         )
     return folder
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise CommandError(f"`--output` must be a folder. Received: --output={name}")
+    return folder
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether there is a run in a folder, finished or not; False if it is empty.
+
+    Raises:
+        CommandError: If there are other files in it.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    names = {name for name in names if not name.startswith(_TEMPORARY)}
+    if names and FLAGS not in names:
+        raise CommandError(
+            "`--output` must be a new or empty folder, or that of a run to go on "
+            f"with; this one holds other files. Received: --output={folder}"
+        )
+    return FLAGS in names
 
 
 def _short(name: str) -> str:
@@ -70,6 +99,26 @@ def create(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from working in a run's folder, until this one ends."""
+    if fcntl is None:
+        yield
+        return
+    with (folder / FLAGS).open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CommandError(
+                "`--output` is in use: another process is working in it. (Several "
+                "workers of one run need `--strategy=multiworker`.) "
+                f"Received: --output={folder}"
+            ) from error
+        for left in folder.glob(f"**/{_TEMPORARY}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, then renames it to `path`."""
     # The suffix stays the last part of the name: Keras decides by it.
@@ -81,6 +130,11 @@ def atomic(path: Path) -> Iterator[Path]:
             shutil.rmtree(path)
         os.replace(temporary, path)
         _sync(path.parent)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot write {path}: {error}. All that was written before is intact; the "
+            "same command goes on from there."
+        ) from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary)

@@ -1,6 +1,7 @@
 """The training command: base, pruning, conversion, export, report."""
 
 import dataclasses
+import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -22,28 +23,48 @@ from resrep_tf.commands import (
     training,
 )
 from resrep_tf.commands import settings as settings_module
-from resrep_tf.commands.errors import blame
-from resrep_tf.commands.metrics import EpochLog, MetricsFile
+from resrep_tf.commands.checkpoints import Checkpoints, transfer
+from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.metrics import MetricsFile
 from resrep_tf.commands.settings import Settings
 from resrep_tf.commands.table import Figures, table
+from resrep_tf.commands.training import Trainer
+from resrep_tf.commands.workers import Workers, start
 
 
 def run(arguments: Sequence[str]) -> None:
     """Runs the training command on a command line without the program's name."""
     settings, flagfile = settings_module.parse(arguments)
-    folder = output.choose(settings.output, settings.arch, settings.dataset)
-    job = Job.prepare(settings, folder)
-    output.create(folder)
-    output.write_text(folder / output.FLAGS, _header(folder) + flagfile)
-    print(f"Writing to {folder}")
-    base = job.make_base()
-    base_scores = job.evaluate(job.deployable(base), "the base")
-    if settings.epochs == 0:
-        print(f"base: {base_scores}\n--epochs=0: done after the base.")
+    folder = output.choose(settings.output, settings.arch, settings.dataset, flagfile)
+    if output.holds_run(folder):
+        _check_same(settings, folder)
+        if (folder / output.REPORT).exists():
+            print(f"This run is complete. To repeat it, remove {folder}.\n")
+            print(_finished(folder))
+            return
+    workers = start(settings.strategy)
+    job = Job.prepare(settings, folder, workers)
+    if not workers.chief:
+        job.work()
         return
-    pruner, plan = job.prune(base)
-    slim, conversion = job.convert(pruner)
-    job.report(job.deployable(base), slim, base_scores, plan, conversion)
+    output.create(folder)
+    if not output.holds_run(folder):
+        output.write_text(folder / output.FLAGS, _header(folder) + flagfile)
+    with output.locked(folder):
+        print(f"Writing to {folder}")
+        job.lead()
+
+
+def _check_same(settings: Settings, folder: Path) -> None:
+    """Raises if a folder holds a run with other settings."""
+    then, _ = settings_module.parse([f"--flagfile={folder / output.FLAGS}"])
+    differences = settings_module.differences(then, settings)
+    if differences:
+        raise CommandError(
+            f"`--output` holds another run: {'; '.join(differences)}. Name another "
+            "folder, or give the same flags to go on with that run. "
+            f"Received: --output={folder}"
+        )
 
 
 def _header(folder: Path) -> str:
@@ -53,30 +74,31 @@ def _header(folder: Path) -> str:
     )
 
 
+def _finished(folder: Path) -> str:
+    report = json.loads((folder / output.REPORT).read_text("utf-8"))
+    before, after = (Figures.from_dict(report[key]) for key in ("before", "after"))
+    return f"{table(before, after)}\n\nEverything is in {folder}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A run with its data at hand.
 
     Attributes:
         settings: What to do.
-        data: The data set.
-        folder: Where results go.
-        metrics: The file for each epoch's metrics.
-        steps_per_epoch: Training steps of an epoch.
+        trainer: Trains models, on all devices.
     """
 
     settings: Settings
-    data: data.Dataset
-    folder: Path
-    metrics: MetricsFile
-    steps_per_epoch: int
+    trainer: Trainer
 
     @classmethod
-    def prepare(cls, settings: Settings, folder: Path) -> "Job":
+    def prepare(cls, settings: Settings, folder: Path, workers: Workers) -> "Job":
         """Loads the data and tries everything that can fail before training."""
         keras.utils.set_random_seed(settings.seed)
         if settings.mixed_precision != "float32":
             keras.config.set_dtype_policy(f"mixed_{settings.mixed_precision}")
+        _check_replicas(settings, workers)
         with blame("dataset"):
             dataset = data.load(
                 settings.dataset,
@@ -86,14 +108,62 @@ class Job:
                 data_dir=settings.data_dir,
                 download=settings.download,
                 augment=settings.augment,
+                num_shards=workers.count,
+                shard_index=workers.index,
             )
-        steps = settings.steps_per_epoch or dataset.steps_per_epoch
-        metrics = MetricsFile(folder / output.METRICS)
-        job = cls(settings, dataset, folder, metrics, steps)
+        trainer = Trainer(
+            settings,
+            dataset,
+            workers,
+            settings.steps_per_epoch or dataset.steps_per_epoch,
+            folder,
+            MetricsFile(folder / output.METRICS),
+            Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
+        )
+        job = cls(settings, trainer)
         if settings.epochs:
             # Not the base itself: building it draws random numbers.
             job.wrap(job.build(settings.init_weights))
         return job
+
+    @property
+    def data(self) -> data.Dataset:
+        return self.trainer.data
+
+    @property
+    def folder(self) -> Path:
+        return self.trainer.folder
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.trainer.steps_per_epoch
+
+    # === The whole of it ===
+
+    def lead(self) -> None:
+        """Does everything, and writes and prints it."""
+        self._lead()
+        self.trainer.checkpoints.remove()  # What is in them is in other files now.
+
+    def _lead(self) -> None:
+        base = self.make_base()
+        with output.atomic(self.folder / output.BASE) as path:
+            self.deployable(base).save(path)
+        base_scores = self.evaluate(self.deployable(base), "the base")
+        if self.settings.epochs == 0:
+            print(f"base: {base_scores}\n--epochs=0: done after the base.")
+            return
+        pruner, plan = self.prune(base)
+        with output.atomic(self.folder / output.PRUNER) as path:
+            pruner.save(path)
+        slim, conversion = self.convert(pruner)
+        self.report(self.deployable(base), slim, base_scores, plan, conversion)
+
+    def work(self) -> None:
+        """Does another worker's part: training."""
+        base = self.make_base()
+        if self.settings.epochs:
+            self.prune(base)
 
     # === Base ===
 
@@ -112,27 +182,37 @@ class Job:
     def make_base(self) -> keras.Model:
         """The model to prune: as given, or trained first."""
         settings = self.settings
-        base = self.build(settings.init_weights)
-        if settings.base_epochs:
-            print(f"Training the base, {settings.base_epochs} epochs")
-            rate = training.learning_rate(
-                settings.base_learning_rate,
-                settings.base_lr_schedule,
-                settings.base_lr_boundaries,
-                self.steps_per_epoch,
-                settings.base_epochs,
-            )
+        if not settings.base_epochs:
+            return self.build(settings.init_weights)
+        base = self.build()
+        if (self.folder / output.BASE).exists():  # Of the run that is taken up.
+            trained = keras.models.load_model(self.folder / output.BASE, compile=False)
+        else:
+            trained = self._train_base()
+        # A fresh one, so that what is saved has no optimizer.
+        base.set_weights(trained.get_weights())
+        return base
+
+    def _train_base(self) -> keras.Model:
+        settings = self.settings
+        print(f"Training the base, {settings.base_epochs} epochs")
+        rate = training.learning_rate(
+            settings.base_learning_rate,
+            settings.base_lr_schedule,
+            settings.base_lr_boundaries,
+            self.steps_per_epoch,
+            settings.base_epochs,
+        )
+        with self.trainer.workers.strategy.scope():
+            base = self.build(settings.init_weights)
+            if settings.sync_batchnorm:
+                training.synchronise(base)
             base.compile(
-                keras.optimizers.SGD(rate, momentum=settings.momentum),
+                training.optimizer(rate, settings.momentum, settings),
                 jit_compile=settings.jit_compile,
                 **evaluation.compile_arguments(base, self.data.classes),
             )
-            self._train(base, "base", settings.base_epochs)
-            # A fresh one, so that what is saved has no optimizer.
-            trained, base = base, self.build()
-            base.set_weights(trained.get_weights())
-        with output.atomic(self.folder / output.BASE) as path:
-            self.deployable(base).save(path)
+        self.trainer.train(base, "base", settings.base_epochs)
         return base
 
     def deployable(self, model: keras.Model) -> keras.Model:
@@ -140,23 +220,6 @@ class Job:
         if self.settings.mixed_precision == "float32":
             return model
         return architectures.in_float32(model)
-
-    def _train(
-        self,
-        model: keras.Model,
-        phase: str,
-        epochs: int,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-    ) -> None:
-        log = EpochLog(phase, self.metrics, self.folder / output.TENSORBOARD)
-        training.train(
-            model,
-            self.data,
-            epochs=epochs,
-            steps_per_epoch=self.steps_per_epoch,
-            eval_steps=self.settings.eval_steps,
-            callbacks=[*callbacks, log],
-        )
 
     def evaluate(self, model: keras.Model, title: str) -> evaluation.Scores:
         predict = evaluation.predictor(model)
@@ -169,6 +232,8 @@ class Job:
         settings = self.settings
         with blame("targets"):
             pruner = resrep_tf.wrap(base, _targets(settings), settings.compactor)
+        if settings.sync_batchnorm:
+            training.synchronise(pruner)
         rate = training.learning_rate(
             settings.learning_rate,
             settings.lr_schedule,
@@ -177,7 +242,7 @@ class Job:
             settings.epochs,
         )
         pruner.compile(
-            keras.optimizers.SGD(rate, momentum=settings.momentum),
+            training.optimizer(rate, settings.momentum, settings),
             compactor_optimizer=settings.compactor_momentum,
             lasso_strength=settings.lasso_strength,
             masked_strength=settings.masked_strength,
@@ -209,18 +274,23 @@ class Job:
     def prune(self, base: keras.Model) -> tuple[Any, resrep_tf.Plan]:
         """Trains the wrapped model until its channels are forgotten."""
         settings = self.settings
-        pruner, plan = self.wrap(base)
-        print(f"Pruning, {settings.epochs} epochs\n{plan}")
+        with self.trainer.workers.strategy.scope():
+            pruner, plan = self.wrap(base)
+        if self.trainer.workers.chief:
+            print(f"Pruning, {settings.epochs} epochs\n{plan}")
         selection = resrep_tf.ChannelSelection(
-            settings.flops_target, **self._selection()
+            settings.flops_target,
+            total_steps=settings.epochs * self.steps_per_epoch,
+            **self._selection(),
         )
         with warnings.catch_warnings():
             # What it warns of is in the plan, just printed.
             warnings.filterwarnings("ignore", module="resrep_tf.callbacks")
-            self._train(pruner, "prune", settings.epochs, [selection])
-        with output.atomic(self.folder / output.PRUNER) as path:
-            pruner.save(path)
-        return pruner, plan
+            self.trainer.train(pruner, "prune", settings.epochs, [selection])
+        # The same without replicas, which one worker can read without the others.
+        plain, _ = self.wrap(base)
+        transfer(pruner, plain)
+        return plain, plan
 
     # === Conversion ===
 
@@ -294,6 +364,22 @@ class Job:
             latency=seconds,
             accuracy=scores.accuracy,
             top5_accuracy=scores.top5_accuracy,
+        )
+
+
+def _check_replicas(settings: Settings, workers: Workers) -> None:
+    if workers.replicas == 1:
+        return
+    if settings.jit_compile:
+        raise CommandError(
+            "`--jit_compile` works on one device only: TensorFlow cannot compile a "
+            f"step over several. Received: --jit_compile on {workers.describe()}"
+        )
+    if settings.batch_size % workers.replicas:
+        raise CommandError(
+            "`--batch_size` counts the images of all devices together and must be "
+            f"divisible by their number. Received: --batch_size={settings.batch_size} "
+            f"on {workers.describe()}"
         )
 
 

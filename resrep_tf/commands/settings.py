@@ -11,6 +11,11 @@ from resrep_tf.commands.errors import CommandError
 
 # Flags that say nothing about what a run computes.
 NOT_RESOLVED = ("recipe", "output")
+# Flags that may change when a run is taken up again.
+CHANGEABLE = (
+    *("output", "data_dir", "download", "strategy"),
+    *("checkpoint_interval", "keep_checkpoints"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Settings:
     jit_compile: bool
     steps_per_epoch: int | None
     eval_steps: int | None
+    strategy: str
+    sync_batchnorm: bool
+    checkpoint_interval: int
+    keep_checkpoints: int
+    on_nan: str
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
@@ -79,6 +89,16 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
     settings = Settings(**values)
     _check(settings)
     return settings, text
+
+
+def differences(then: Settings, now: Settings) -> list[str]:
+    """The settings in which two runs are not the same, as `--name=then, now VALUE`."""
+    pairs = [
+        (field.name, getattr(then, field.name), getattr(now, field.name))
+        for field in dataclasses.fields(Settings)
+        if field.name not in CHANGEABLE
+    ]
+    return [f"--{name}={a}, now {b}" for name, a, b in pairs if a != b]
 
 
 def _resolve(values: dict[str, Any]) -> None:

@@ -5,8 +5,12 @@ tensorboard, which TensorFlow does not bring along. What they write is simple: a
 tensor, and the name of the plugin that shows it.
 """
 
+from pathlib import Path
+
 import numpy as np
 import tensorflow as tf
+
+from resrep_tf.commands import output
 
 BUCKETS = 30
 
@@ -23,6 +27,25 @@ def histogram(name: str, values: np.ndarray) -> None:
     rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
     metadata = _metadata("histograms", "DATA_CLASS_TENSOR")
     tf.summary.write(name, tf.constant(rows, tf.float64), metadata=metadata)
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Removes all that was written after a step, by a run that was then killed."""
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        kept = []
+        try:
+            for record in tf.data.TFRecordDataset(str(path)):
+                event = tf.compat.v1.Event.FromString(record.numpy())
+                if event.step <= step:
+                    kept.append(record.numpy())
+        except tf.errors.DataLossError:
+            pass  # The end of a file that was being written.
+        with (
+            output.atomic(path) as temporary,
+            tf.io.TFRecordWriter(str(temporary)) as writer,
+        ):
+            for record in kept:
+                writer.write(record)
 
 
 def _metadata(plugin: str, data_class: str) -> tf.compat.v1.SummaryMetadata:

@@ -28,6 +28,12 @@ class Figures:
         """Returns plain, JSON-compatible values."""
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Figures":
+        """The inverse of `to_dict`, after a way through JSON."""
+        latency = {int(batch): value for batch, value in values["latency"].items()}
+        return cls(**(values | {"latency": latency}))
+
 
 def table(before: Figures, after: Figures) -> str:
     """Compares two models, in aligned columns."""

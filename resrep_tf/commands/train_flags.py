@@ -5,6 +5,7 @@ from typing import Any
 
 from resrep_tf.commands.common_flags import define_arch, define_data, define_weights
 from resrep_tf.commands.flagset import FlagSet
+from resrep_tf.commands.workers import STRATEGIES
 from resrep_tf.compactor import KINDS
 
 USAGE = """
@@ -206,8 +207,9 @@ def _define_running(flags: FlagSet) -> None:
     flags.string(
         "output",
         None,
-        "A new or empty folder for everything the run writes. By default "
-        "runs/ARCH_DATASET_TIME.",
+        "The folder for everything the run writes: a new or empty one, or that of the "
+        "same run, which then goes on where it was stopped. By default a folder in "
+        "runs/ that depends on the flags.",
     )
     flags.integer("seed", 0, "What all random numbers depend on.", lower=0)
     flags.choice(
@@ -228,4 +230,27 @@ def _define_running(flags: FlagSet) -> None:
         None,
         "Evaluate on so many batches only, for a trial.",
         lower=1,
+    )
+    flags.group("Devices, and runs that survive")
+    flags.choice(
+        "strategy",
+        "auto",
+        STRATEGIES,
+        "The devices to use: mirrored, all of this machine; multiworker, those of all "
+        "machines in TF_CONFIG; auto, mirrored if there are several GPUs.",
+    )
+    flags.switch(
+        "sync_batchnorm",
+        False,
+        "Let BatchNorms see the whole batch instead of one device's share of it.",
+    )
+    flags.integer(
+        "checkpoint_interval", 500, "Training steps between checkpoints.", lower=1
+    )
+    flags.integer("keep_checkpoints", 3, "How many of them to keep.", lower=1)
+    flags.choice(
+        "on_nan",
+        "stop",
+        ("stop", "skip"),
+        "What to do about a step whose loss is not finite.",
     )

@@ -1,13 +1,28 @@
-"""The training loop, the same for the base and for pruning."""
+"""Training of the base and of the wrapped model, alike."""
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import keras
-import numpy as np
+import tensorflow as tf
 
+from resrep_tf.commands import evaluation, output
+from resrep_tf.commands.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    Position,
+    assign,
+    values,
+)
 from resrep_tf.commands.errors import CommandError
-from resrep_tf.commands.evaluation import blame_images, limited, verbosity
+from resrep_tf.commands.loop import Loop, build_state
+from resrep_tf.commands.metrics import EpochLog, MetricsFile
+from resrep_tf.commands.settings import Settings
+from resrep_tf.commands.workers import Workers
 from resrep_tf.data import Dataset
+from resrep_tf.replicas import SharedLossScaleOptimizer
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
 
@@ -38,33 +53,144 @@ def learning_rate(
     )
 
 
-def train(
-    model: keras.Model,
-    data: Dataset,
-    *,
-    epochs: int,
-    steps_per_epoch: int,
-    eval_steps: int | None,
-    callbacks: Sequence[keras.callbacks.Callback],
-) -> None:
-    """Trains a compiled model, from the step on that its optimizer is at.
+def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimizer:
+    """SGD that skips the steps that the settings want skipped."""
+    sgd = keras.optimizers.SGD(rate, momentum=momentum)
+    if settings.mixed_precision == "float16":
+        return SharedLossScaleOptimizer(sgd)
+    if settings.on_nan == "skip":
+        # A scale of one that never grows: only the skipping is wanted.
+        return SharedLossScaleOptimizer(
+            sgd, initial_scale=1.0, dynamic_growth_steps=2**31 - 1
+        )
+    return sgd
 
-    Where in the data that is follows from the step alone.
+
+def synchronise(model: keras.Model) -> None:
+    """Makes BatchNorms see the batch of all replicas."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            synchronise(layer)
+        elif isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Trains the models of a run, each from where its last checkpoint was written.
+
+    Attributes:
+        settings: What to do.
+        data: The data set.
+        workers: The devices and processes.
+        steps_per_epoch: Training steps of an epoch.
+        folder: Where results go.
+        metrics: The file for each epoch's metrics.
+        checkpoints: The run's checkpoints.
     """
-    with blame_images():
-        history = model.fit(
-            data.train_from(int(model.optimizer.iterations)),
-            steps_per_epoch=steps_per_epoch,
-            epochs=epochs,
-            validation_data=limited(data.evaluation(), eval_steps),
-            callbacks=[keras.callbacks.TerminateOnNaN(), *callbacks],
-            shuffle=False,
-            verbose=verbosity(),
+
+    settings: Settings
+    data: Dataset
+    workers: Workers
+    steps_per_epoch: int
+    folder: Path
+    metrics: MetricsFile
+    checkpoints: Checkpoints
+
+    def train(
+        self,
+        model: keras.Model,
+        phase: str,
+        epochs: int,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+    ) -> None:
+        """Trains a model that was made and compiled in the strategy's scope."""
+        workers = self.workers
+        build_state(model, workers.strategy)
+        start = self._resume(model, phase)
+        steps = start.steps(self.steps_per_epoch)
+        callbacks = list(callbacks)
+        if workers.chief:
+            folder = self.folder / output.TENSORBOARD
+            callbacks.append(EpochLog(phase, self.metrics, folder, steps))
+        predict = evaluation.predictor(model, workers)
+        loop = Loop(
+            model,
+            self.data,
+            workers,
+            epochs,
+            self.steps_per_epoch,
+            callbacks,
+            evaluate=lambda: self._score(predict, model.loss),
+            save=lambda position: self._save(model, phase, position),
+            save_every=self.settings.checkpoint_interval,
+            on_nan=self.settings.on_nan,
+            verbose=evaluation.verbosity() if workers.chief else 0,
         )
-    losses = history.history["loss"]
-    if not np.isfinite(losses).all():
-        raise CommandError(
-            "The loss is no longer a number, so training has stopped. Try a lower "
-            "`--learning_rate` (`--base_learning_rate` for the base). "
-            f"Received: loss={losses[-1]} in epoch {len(losses)}"
-        )
+        with evaluation.blame_images(), self._blame_workers():
+            loop.run(start)
+
+    def _score(self, predict: evaluation.Predict, loss: keras.Loss) -> dict[str, float]:
+        scores = evaluation.score(predict, self.data, self.settings.eval_steps, loss)
+        found = {"loss": scores.loss, "accuracy": scores.accuracy}
+        if self.data.classes > 5:
+            found["top5_accuracy"] = scores.top5_accuracy
+        return found
+
+    # === Checkpoints ===
+
+    def _resume(self, model: keras.Model, phase: str) -> Position:
+        """Restores the phase's newest checkpoint; writes one if there is none."""
+        found = self.checkpoints.newest()
+        if found is None or found.phase != phase:
+            start = Position()
+            self._save(model, phase, start)
+        else:
+            assign(model, found.values)
+            start = found.position
+            if self.workers.chief:
+                self.metrics.replace(found.rows)
+                print(f"Going on after epoch {start.epoch}, step {start.step}")
+        self._check_agreed(start)
+        return start
+
+    def _save(self, model: keras.Model, phase: str, position: Position) -> None:
+        found = values(model)  # By all workers: metrics are the sum over them.
+        if self.workers.chief:
+            checkpoint = Checkpoint(phase, position, self.metrics.rows, found)
+            self.checkpoints.save(checkpoint, position.steps(self.steps_per_epoch))
+
+    def _check_agreed(self, position: Position) -> None:
+        """Makes sure that all workers start at the same step."""
+        if self.workers.count == 1:
+            return
+        steps = position.steps(self.steps_per_epoch)
+        strategy = self.workers.strategy
+
+        @tf.function
+        def add() -> tf.Tensor:
+            each = strategy.run(lambda: tf.constant(steps, tf.int64))
+            return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+
+        total = int(add())
+        if total != steps * self.workers.replicas:
+            raise CommandError(
+                "`--output` must be a folder that all workers share: they have found "
+                f"different checkpoints in it. Received: --output={self.folder}, step "
+                f"{steps} on worker {self.workers.index}"
+            )
+
+    @contextlib.contextmanager
+    def _blame_workers(self) -> Iterator[None]:
+        """Turns the failure of a collective operation into a readable error."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if self.workers.count == 1:
+                raise
+            raise CommandError(
+                "Training cannot go on without all workers, and one of them is gone or "
+                "out of reach. Start all of them again with the same command: they go "
+                f"on from the last checkpoint. Received: {type(error).__name__} on "
+                f"worker {self.workers.index} of {self.workers.count}"
+            ) from error

@@ -1,0 +1,212 @@
+"""The training loop: one for the base and for pruning, for any number of devices.
+
+Keras's `fit` fails with several workers and cannot start in the middle of an epoch.
+This loop calls the same `train_step` and the same callbacks.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf.commands.checkpoints import Position
+from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.interruption import Interrupted, Interruption
+from resrep_tf.commands.workers import Workers
+from resrep_tf.data import Dataset
+from resrep_tf.replicas import average_statistics
+
+# So many bad steps in a row are no bad luck.
+MOST_SKIPPED = 20
+Logs = dict[str, float]
+
+
+@dataclasses.dataclass
+class Loop:
+    """Trains a compiled model from any position to the end.
+
+    Attributes:
+        model: The model, made in the strategy's scope.
+        data: The data set.
+        workers: The devices and processes.
+        epochs: Epochs in all.
+        steps_per_epoch: Steps of an epoch.
+        callbacks: Keras callbacks.
+        evaluate: Gives the logs of an evaluation, called after every epoch.
+        save: Writes a checkpoint of a position. Called on all workers.
+        save_every: Steps between checkpoints.
+        on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
+        verbose: As in `keras.Model.fit`.
+    """
+
+    model: keras.Model
+    data: Dataset
+    workers: Workers
+    epochs: int
+    steps_per_epoch: int
+    callbacks: Sequence[keras.callbacks.Callback]
+    evaluate: Callable[[], Logs]
+    save: Callable[[Position], None]
+    save_every: int
+    on_nan: str
+    verbose: int
+
+    def run(self, position: Position) -> None:
+        """Trains until the last epoch is over.
+
+        Raises:
+            Interrupted: After a signal, when a checkpoint has been written.
+            CommandError: If the loss is not finite.
+        """
+        self._interruption = Interruption()
+        self._skipped = 0
+        with self._interruption.watching():
+            self._run(position)
+
+    def _run(self, position: Position) -> None:
+        callbacks = keras.callbacks.CallbackList(
+            list(self.callbacks),
+            add_progbar=self.verbose != 0,
+            model=self.model,
+            verbose=self.verbose,
+            epochs=self.epochs,
+            steps=self.steps_per_epoch,
+        )
+        callbacks.on_train_begin()
+        step = self._make_step()
+        batches = iter(self._batches(position.steps(self.steps_per_epoch)))
+        for epoch in range(position.epoch, self.epochs):
+            callbacks.on_epoch_begin(epoch)
+            first = position.step if epoch == position.epoch else 0
+            logs = self._train_epoch(epoch, first, step, batches, callbacks)
+            logs |= self._evaluate(Position(epoch, self.steps_per_epoch))
+            callbacks.on_epoch_end(epoch, logs)
+            self.model.reset_metrics()
+            self._save(Position(epoch + 1, 0))
+        callbacks.on_train_end()
+
+    def _train_epoch(
+        self,
+        epoch: int,
+        first: int,
+        step: Callable[[Any, Any], Any],
+        batches: Any,
+        callbacks: keras.callbacks.CallbackList,
+    ) -> Logs:
+        """Takes the steps of an epoch from `first` on; returns its metrics."""
+        for index in range(first, self.steps_per_epoch):
+            callbacks.on_train_batch_begin(index)
+            asked = tf.constant(int(self._interruption.requested))
+            logs, (bad, stop) = step(next(batches), asked)
+            position = Position(epoch, index + 1)
+            self._judge(int(bad), position)
+            callbacks.on_train_batch_end(index, logs)
+            if int(stop):
+                self._save(position)
+                raise Interrupted
+            if position.steps(self.steps_per_epoch) % self.save_every == 0:
+                self._save(position)
+        return {
+            name: float(value)
+            for name, value in self.model.get_metrics_result().items()
+        }
+
+    def _evaluate(self, position: Position) -> Logs:
+        average_statistics(self.model)
+        if self.workers.count > 1:  # They stop together, at the next step.
+            results = self.evaluate()
+        else:
+            try:
+                with self._interruption.immediate():
+                    results = self.evaluate()
+            except Interrupted:
+                self._save(position)
+                raise
+        return {f"val_{name}": value for name, value in results.items()}
+
+    def _save(self, position: Position) -> None:
+        average_statistics(self.model)
+        self.save(position)
+
+    def _judge(self, bad: int, position: Position) -> None:
+        """Decides what a step means whose loss was not finite on `bad` replicas."""
+        if not bad:
+            self._skipped = 0
+            return
+        where = f"epoch {position.epoch + 1}, step {position.step}"
+        self._skipped += 1
+        if self.on_nan == "skip" and self._skipped <= MOST_SKIPPED:
+            if self.workers.chief:
+                print(f"\nNOTE: a loss that is not finite, step skipped: {where}")
+            return
+        again = f" in {self._skipped} steps in a row" if self._skipped > 1 else ""
+        raise CommandError(
+            f"The loss is no longer a number{again}, so training has stopped. Try a "
+            "lower `--learning_rate` (`--base_learning_rate` for the base), or "
+            "`--on_nan=skip` if single batches are to blame. The last good "
+            f"checkpoint is kept. Received: a loss of NaN or infinity in {where}"
+        )
+
+    # === Steps ===
+
+    def _batches(self, start: int) -> Any:
+        """Training batches from a step on, divided among the replicas."""
+        batches = self.data.train_from(start)
+        share = self.data.batch_size // self.workers.replicas
+        if self.workers.replicas > 1:
+            batches = batches.rebatch(share, drop_remainder=True)
+        strategy = self.workers.strategy
+        return strategy.distribute_datasets_from_function(lambda context: batches)
+
+    def _make_step(self) -> Callable[[Any, Any], Any]:
+        """A step on all replicas: from a batch to logs and what all have agreed on."""
+        model, strategy = self.model, self.workers.strategy
+        guarded = []
+        if self.on_nan == "skip":
+            # Optimizers skip a bad step by themselves; statistics do not.
+            guarded = model.non_trainable_variables + model.metrics_variables
+
+        def on_replica(batch: Any, asked: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            before = [tf.identity(variable.value) for variable in guarded]
+            logs = model.train_step(batch)
+            bad = ~tf.math.is_finite(logs["loss"])
+            for variable, old in zip(guarded, before, strict=True):
+                variable.assign(tf.where(bad, old, variable.value))
+            verdict = tf.stack([tf.cast(bad, tf.int32), asked])
+            context = tf.distribute.get_replica_context()
+            # So that all replicas of all workers do the same next.
+            return logs, context.all_reduce(tf.distribute.ReduceOp.SUM, verdict)
+
+        @tf.function(jit_compile=model.jit_compile, reduce_retracing=True)
+        def on_all(batch: Any, asked: tf.Tensor) -> tuple[Any, Any]:
+            return strategy.run(on_replica, args=(batch, asked))
+
+        def step(batch: Any, asked: tf.Tensor) -> tuple[Logs, Any]:
+            logs, verdict = on_all(batch, asked)
+            logs = {name: self._local_mean(value) for name, value in logs.items()}
+            return logs, strategy.experimental_local_results(verdict)[0].numpy()
+
+        return step
+
+    def _local_mean(self, value: Any) -> float:
+        """For the progress bar; the epoch's metrics are those of all replicas."""
+        values = self.workers.strategy.experimental_local_results(value)
+        return float(sum(values)) / len(values)
+
+
+def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
+    """Makes all variables that Keras would make at the first step only."""
+    shape = [1 if size is None else size for size in model.inputs[0].shape]
+
+    def update() -> None:
+        images, labels = tf.zeros(shape), tf.zeros([1], tf.int32)
+        outputs = model(images, training=False)
+        model.compute_metrics(images, labels, outputs)
+
+    with strategy.scope():
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        tf.function(lambda: strategy.run(update))()
+        model.reset_metrics()
