@@ -1,29 +1,49 @@
-"""Runs that are killed, and come to the same result all the same."""
+"""Runs that are stopped, killed or spoilt, and what becomes of them."""
 
+import dataclasses
+import errno
 import random
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
-from resrep_tf.commands import output
+import resrep_tf
+from resrep_tf import data
+from resrep_tf.commands import checkpoints, evaluation, output, pipeline, training
+from resrep_tf.commands import settings as settings_module
+from resrep_tf.commands.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    Position,
+    assign,
+    values,
+)
+from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.interruption import EXIT_CODE, Interrupted, Interruption
+from resrep_tf.commands.loop import Loop, build_state
+from resrep_tf.commands.workers import start as start_workers
 
 ROOT = Path(__file__).resolve().parents[1]
+STEPS = 11
 FLAGS = (
     *("--dataset=digits", "--flops_target=0.4", "--batch_size=32", "--epochs=3"),
-    *("--base_epochs=2", "--steps_per_epoch=23", "--eval_steps=3"),
-    *("--checkpoint_interval=7", "--keep_checkpoints=2"),
+    *("--base_epochs=2", f"--steps_per_epoch={STEPS}", "--eval_steps=3"),
+    *("--checkpoint_interval=4", "--keep_checkpoints=2"),
 )
 
 
 @pytest.fixture(scope="module")
-def model_file(tmp_path_factory) -> Path:
-    """A network with all that has a state: BatchNorm, and Dropout's random numbers."""
+def flags(tmp_path_factory) -> list[str]:
+    """For a network with all that has a state: BatchNorm, Dropout's random numbers."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((8, 8, 1), name="image")
     x = inputs
@@ -35,20 +55,19 @@ def model_file(tmp_path_factory) -> Path:
     outputs = layers.Dense(10, name="logits")(layers.Flatten()(x))
     path = tmp_path_factory.mktemp("model") / "small.keras"
     keras.Model(inputs, outputs, name="small").save(path)
-    return path
+    return [f"--arch={path}", *FLAGS]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(model_file, tmp_path_factory) -> Path:
+def uninterrupted(flags, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    finish(model_file, folder)
+    pipeline.run([*flags, f"--output={folder}"])
     return folder
 
 
-def start(model_file: Path, folder: Path) -> subprocess.Popen:
-    flags = [f"--arch={model_file}", f"--output={folder}", *FLAGS]
+def start(flags: list[str], folder: Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "resrep_tf.train", *flags],
+        [sys.executable, "-m", "resrep_tf.train", *flags, f"--output={folder}"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,67 +75,314 @@ def start(model_file: Path, folder: Path) -> subprocess.Popen:
     )
 
 
-def finish(model_file: Path, folder: Path) -> str:
-    process = start(model_file, folder)
-    printed, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, printed
-    return printed
+def written(folder: Path) -> set[Path]:
+    """The checkpoints that are there, without one that is being written."""
+    return set(folder.glob("checkpoints/[!.]*.npz"))
 
 
-def wait_for(process: subprocess.Popen, folder: Path, name: str) -> None:
-    """Waits until a checkpoint of that name is there."""
-    while not list((folder / output.CHECKPOINTS).glob(name)):
+def wait_for_checkpoint(process: subprocess.Popen, folder: Path, known=()) -> None:
+    """Waits for a checkpoint that was not known before."""
+    while not written(folder) - set(known):
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.01)
 
 
 def assert_same_results(folder: Path, other: Path) -> None:
-    """Bit by bit: metrics, weights, masks, both optimizers, structure."""
+    """Bit by bit: metrics, weights, masks, both optimizers, structure, events."""
     one, two = ((f / output.METRICS).read_text() for f in (folder, other))
     assert one == two
+    assert events(folder) == events(other)
     for name in (output.BASE, output.PRUNER, output.PRUNED):
         one, two = (keras.models.load_model(f / name) for f in (folder, other))
         assert one.get_config() == two.get_config()
-        for model in (one, two):
-            if name == output.PRUNER:
-                model.all = model.variables + model.optimizer.variables
-                model.all += model.compactor_optimizer.variables
-            else:
-                model.all = model.variables
-        for a, b in zip(one.all, two.all, strict=True):
+        for a, b in zip(variables(one), variables(two), strict=True):
             np.testing.assert_array_equal(np.asarray(a), np.asarray(b), a.path)
 
 
-def test_a_run_that_was_killed_comes_to_the_same_result(
-    model_file, uninterrupted, tmp_path
+def variables(model: keras.Model) -> list[keras.Variable]:
+    wrapped = isinstance(model, resrep_tf.ResRepModel)
+    return checkpoints.state(model) if wrapped else model.variables
+
+
+def events(folder: Path) -> list:
+    """All that TensorBoard would show, in order."""
+    found = []
+    for path in sorted(folder.glob("tensorboard/**/events*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            if event.HasField("summary"):
+                found.append((path.parent.name, event.step, str(event.summary)))
+    assert found
+    return found
+
+
+def test_a_run_comes_to_the_same_result_after_a_signal_and_a_kill(
+    flags, uninterrupted, tmp_path
 ):
-    process = start(model_file, tmp_path)
-    wait_for(process, tmp_path, "prune-00000003*")
+    process = start(flags, tmp_path)
+    wait_for_checkpoint(process, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_CODE, printed
+    assert "the same command goes on" in printed
+    known = written(tmp_path)
+    assert known
+
+    process = start(flags, tmp_path)
+    wait_for_checkpoint(process, tmp_path, known)
     process.kill()
-    process.communicate()
-    assert not (tmp_path / output.REPORT).exists()
-    assert "Going on after epoch 1, step" in finish(model_file, tmp_path)
+    assert "Going on after epoch 0, step" in process.communicate()[0]
+
+    pipeline.run([*flags, f"--output={tmp_path}"])
     assert_same_results(uninterrupted, tmp_path)
     assert not (tmp_path / output.CHECKPOINTS).exists()
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_twenty_moments_comes_to_the_same_result(
-    model_file, uninterrupted, tmp_path
+    flags, uninterrupted, tmp_path
 ):
     moments = random.Random(0)
     kills = 0
-    while kills < 20 and not (tmp_path / output.REPORT).exists():
-        process = start(model_file, tmp_path)
-        before = set(tmp_path.glob("checkpoints/*"))
-        # Some time after it has got further than before, or is at the end.
-        while process.poll() is None and set(tmp_path.glob("checkpoints/*")) == before:
+    while kills < 20:
+        process = start(flags, tmp_path)
+        known = written(tmp_path)
+        # Not before it has got further, so that 20 kills do not take for ever, unless
+        # training is over. Then some time later, anywhere.
+        while process.poll() is None and not written(tmp_path) - known:
+            if (tmp_path / output.PRUNER).exists():
+                break
             time.sleep(0.01)
-        time.sleep(moments.expovariate(1 / 0.1))
-        if process.poll() is None:
-            process.kill()
-            kills += 1
+        time.sleep(moments.uniform(0, 0.3))
+        if process.poll() is not None:
+            break
+        process.kill()
         process.communicate()
-    finish(model_file, tmp_path)
-    assert kills >= 20
+        kills += 1
+    assert kills >= 20, process.communicate()[0]
+    pipeline.run([*flags, f"--output={tmp_path}"])
     assert_same_results(uninterrupted, tmp_path)
+
+
+class Killed(BaseException):
+    """Ends a run as a kill does: nobody catches it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, STEPS, 2 * STEPS, 2 * STEPS + 5, 5 * STEPS])
+def test_a_run_that_ends_at_any_step_comes_to_the_same_result(
+    flags, uninterrupted, tmp_path, monkeypatch, steps
+):
+    judge, left = Loop._judge, iter(range(steps))
+
+    def killing(self, bad, position):
+        judge(self, bad, position)
+        if next(left, None) is None:
+            raise Killed
+
+    monkeypatch.setattr(Loop, "_judge", killing)
+    if steps < 5 * STEPS:
+        with pytest.raises(Killed):
+            pipeline.run([*flags, f"--output={tmp_path}"])
+    monkeypatch.undo()
+    pipeline.run([*flags, f"--output={tmp_path}"])
+    assert_same_results(uninterrupted, tmp_path)
+
+
+def test_a_signal_waits_for_a_convenient_moment():
+    interruption = Interruption()
+    with interruption.watching():
+        with pytest.raises(Interrupted), interruption.handled(at_once=False):
+            signal.raise_signal(signal.SIGTERM)
+            assert interruption.requested
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    interruption = Interruption()
+    with interruption.watching(), pytest.raises(Interrupted):
+        signal.raise_signal(signal.SIGTERM)
+
+
+# === Checkpoints ===
+
+
+def checkpoint(step: int) -> Checkpoint:
+    values = [np.full((3, 4), step, np.float32), np.array(step, np.int64)]
+    return Checkpoint("prune", Position(1, step), [{"epoch": 1}], values)
+
+
+@pytest.fixture
+def store(tmp_path) -> Checkpoints:
+    store = Checkpoints(tmp_path / "checkpoints", keep=2)
+    for step in (1, 2, 3):
+        store.save(checkpoint(step), step)
+    return store
+
+
+def paths(store: Checkpoints) -> list[Path]:
+    return sorted(store._folder.iterdir())
+
+
+def test_the_newest_checkpoints_are_kept(store):
+    assert [p.name for p in paths(store)] == [
+        "prune-000000002.npz",
+        "prune-000000003.npz",
+    ]
+    found = store.newest()
+    assert (found.phase, found.position) == ("prune", Position(1, 3))
+    assert found.rows == [{"epoch": 1}]
+    for value, expected in zip(found.values, checkpoint(3).values, strict=True):
+        assert value.dtype == expected.dtype
+        np.testing.assert_array_equal(value, expected)
+
+
+def truncate(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip(content: bytes) -> bytes:
+    """Changes one bit of a value."""
+    place = content.index(np.full((3, 4), 3, np.float32).tobytes())
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def empty(content: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty])
+def test_a_damaged_checkpoint_is_passed_over(store, damage):
+    newest = paths(store)[-1]
+    newest.write_bytes(damage(newest.read_bytes()))
+    with pytest.warns(UserWarning, match="prune-000000003.npz cannot be read"):
+        assert store.newest().position == Position(1, 2)
+
+
+def test_pruning_is_newer_than_the_base(store):
+    store.save(dataclasses.replace(checkpoint(9), phase="base"), 9)
+    assert store.newest().phase == "prune"
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(store, monkeypatch):
+    def full(path, **arrays):
+        path.write_bytes(b"some")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(CommandError, match=r"Cannot write .*No space left on device"):
+        store.save(checkpoint(4), 4)
+    assert len(paths(store)) == 2
+    assert store.newest().position == Position(1, 3)
+
+
+def test_a_checkpoint_of_another_model_is_refused():
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    model.compile("sgd", "mse")
+    found = values(model)
+    found[0] = found[0][:, :1]
+    with pytest.raises(ValueError, match=r"kernel.*Received: \(3, 1\)"):
+        assign(model, found)
+
+
+def test_bfloat16_comes_back_from_a_checkpoint(tmp_path):
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="bfloat16")])
+    model.compile("sgd", "mse")
+    store, before = Checkpoints(tmp_path, keep=1), values(model)
+    store.save(Checkpoint("base", Position(), [], before), 0)
+    for variable in model.variables:
+        variable.assign(variable + 1)
+    assign(model, store.newest().values)
+    np.testing.assert_array_equal(values(model)[0], before[0])
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    (tmp_path / output.FLAGS).touch()
+    with (
+        output.locked(tmp_path),
+        pytest.raises(CommandError, match="another process is working in it"),
+        output.locked(tmp_path),
+    ):
+        pass
+    with output.locked(tmp_path):
+        pass
+
+
+# === Losses that are not finite ===
+
+
+def spoilt(steps: Collection[int]):
+    """Training data with images of NaN at some steps."""
+    whole = data.Dataset.train_from
+
+    def train_from(self, step=0):
+        def spoil(index, batch):
+            bad = tf.reduce_any(index == tf.constant(list(steps), tf.int64))
+            return tf.where(bad, np.nan, batch[0]), batch[1]
+
+        return whole(self, step).enumerate(step).map(spoil)
+
+    return train_from
+
+
+def train(on_nan: str, wrapped: bool, saved: list[Position]) -> keras.Model:
+    """Trains for 40 steps, and notes when checkpoints are written."""
+    inputs = keras.Input((8, 8, 1))
+    x = layers.Conv2D(6, 3, name="conv")(inputs)
+    x = layers.BatchNormalization()(x)
+    x = layers.GlobalAveragePooling2D()(layers.ReLU()(x))
+    model = keras.Model(inputs, layers.Dense(10)(x))
+    callbacks, arguments = [], {}
+    if wrapped:
+        model = resrep_tf.wrap(model, "conv")
+        callbacks = [resrep_tf.ChannelSelection(0.3, 2, 5, schedule="auto")]
+        arguments = {"snap": True}
+    settings, _ = settings_module.parse([f"--on_nan={on_nan}"])
+    model.compile(
+        training.optimizer(0.1, 0.9, settings),
+        **evaluation.compile_arguments(model, 10),
+        **arguments,
+    )
+    workers = start_workers("none")
+    build_state(model, workers.strategy)
+    Loop(
+        model,
+        data.load("digits", batch_size=16),
+        workers,
+        epochs=2,
+        steps_per_epoch=20,
+        callbacks=callbacks,
+        evaluate=dict,
+        save=saved.append,
+        save_every=3,
+        interruption=Interruption(),
+        on_nan=on_nan,
+        verbose=0,
+    ).run(Position())
+    return model
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_bad_steps_are_skipped_without_a_trace(monkeypatch, capsys, wrapped):
+    monkeypatch.setattr(data.Dataset, "train_from", spoilt({4, 5, 30}))
+    saved = []
+    model = train("skip", wrapped, saved)
+    assert capsys.readouterr().out.count("step skipped") == 3
+    assert saved[-1] == Position(2, 0)
+    for value in values(model):
+        assert np.isfinite(value).all()
+    # Of 40 batches, three were no steps.
+    assert int(model.optimizer.iterations) == 37
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_bad_step_ends_the_run_and_is_not_saved(monkeypatch, wrapped):
+    monkeypatch.setattr(data.Dataset, "train_from", spoilt({5}))
+    saved = []
+    with pytest.raises(CommandError, match="NaN or infinity in epoch 1, step 6"):
+        train("stop", wrapped, saved)
+    assert saved == [Position(0, 3)]
+
+
+def test_bad_steps_without_end_are_not_skipped(monkeypatch):
+    monkeypatch.setattr(data.Dataset, "train_from", spoilt(range(4, 40)))
+    with pytest.raises(CommandError, match="in 21 steps in a row"):
+        train("skip", wrapped=False, saved=[])

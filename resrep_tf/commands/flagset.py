@@ -162,10 +162,7 @@ def run(command: Callable[[Sequence[str]], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except Interrupted:
-        print(
-            "interrupted; the same command goes on from the checkpoint just written",
-            file=sys.stderr,
-        )
+        print("interrupted; the same command goes on from here", file=sys.stderr)
         raise SystemExit(EXIT_CODE) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -10,15 +10,19 @@ EXIT_CODE = 75
 
 
 class Interrupted(Exception):
-    """A signal has asked the run to end, and its state is saved."""
+    """A signal has asked the run to end, and all that it has done so far is saved."""
 
 
 class Interruption:
-    """Notes that a signal came, for the training loop to act upon."""
+    """Turns the first signal into `Interrupted`, at once or when it is convenient.
+
+    Attributes:
+        requested: Whether a signal has come.
+    """
 
     def __init__(self):
         self.requested = False
-        self._immediately = False
+        self._at_once = True
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -37,18 +41,21 @@ class Interruption:
                 signal.signal(number, handler)
 
     @contextlib.contextmanager
-    def immediate(self) -> Iterator[None]:
-        """Within, a signal raises `Interrupted` at once instead of being noted."""
-        self._immediately = True
+    def handled(self, at_once: bool) -> Iterator[None]:
+        """Says whether a signal raises at once within, or is only noted."""
+        before, self._at_once = self._at_once, at_once
         try:
-            if self.requested:
-                raise Interrupted
+            self._raise_if_due()
             yield
         finally:
-            self._immediately = False
+            self._at_once = before
+        self._raise_if_due()
 
     def _note(self, number: int, frame) -> None:
         signal.signal(number, signal.SIG_DFL)
         self.requested = True
-        if self._immediately:
+        self._raise_if_due()
+
+    def _raise_if_due(self) -> None:
+        if self.requested and self._at_once:
             raise Interrupted

@@ -37,6 +37,7 @@ class Loop:
         evaluate: Gives the logs of an evaluation, called after every epoch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
+        interruption: What tells of signals.
         on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
         verbose: As in `keras.Model.fit`.
     """
@@ -50,6 +51,7 @@ class Loop:
     evaluate: Callable[[], Logs]
     save: Callable[[Position], None]
     save_every: int
+    interruption: Interruption
     on_nan: str
     verbose: int
 
@@ -60,9 +62,8 @@ class Loop:
             Interrupted: After a signal, when a checkpoint has been written.
             CommandError: If the loss is not finite.
         """
-        self._interruption = Interruption()
         self._skipped = 0
-        with self._interruption.watching():
+        with self.interruption.handled(at_once=False):
             self._run(position)
 
     def _run(self, position: Position) -> None:
@@ -98,7 +99,7 @@ class Loop:
         """Takes the steps of an epoch from `first` on; returns its metrics."""
         for index in range(first, self.steps_per_epoch):
             callbacks.on_train_batch_begin(index)
-            asked = tf.constant(int(self._interruption.requested))
+            asked = tf.constant(int(self.interruption.requested))
             logs, (bad, stop) = step(next(batches), asked)
             position = Position(epoch, index + 1)
             self._judge(int(bad), position)
@@ -115,15 +116,14 @@ class Loop:
 
     def _evaluate(self, position: Position) -> Logs:
         average_statistics(self.model)
-        if self.workers.count > 1:  # They stop together, at the next step.
-            results = self.evaluate()
-        else:
-            try:
-                with self._interruption.immediate():
-                    results = self.evaluate()
-            except Interrupted:
-                self._save(position)
-                raise
+        # Several workers stop together, at the next step.
+        alone = self.workers.count == 1
+        try:
+            with self.interruption.handled(at_once=alone):
+                results = self.evaluate()
+        except Interrupted:
+            self._save(position)
+            raise
         return {f"val_{name}": value for name, value in results.items()}
 
     def _save(self, position: Position) -> None:

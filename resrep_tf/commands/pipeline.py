@@ -25,6 +25,7 @@ from resrep_tf.commands import (
 from resrep_tf.commands import settings as settings_module
 from resrep_tf.commands.checkpoints import Checkpoints, transfer
 from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.metrics import MetricsFile
 from resrep_tf.commands.settings import Settings
 from resrep_tf.commands.table import Figures, table
@@ -42,17 +43,18 @@ def run(arguments: Sequence[str]) -> None:
             print(f"This run is complete. To repeat it, remove {folder}.\n")
             print(_finished(folder))
             return
-    workers = start(settings.strategy)
-    job = Job.prepare(settings, folder, workers)
-    if not workers.chief:
-        job.work()
-        return
-    output.create(folder)
-    if not output.holds_run(folder):
-        output.write_text(folder / output.FLAGS, _header(folder) + flagfile)
-    with output.locked(folder):
-        print(f"Writing to {folder}")
-        job.lead()
+    workers, interruption = start(settings.strategy), Interruption()
+    with interruption.watching():
+        job = Job.prepare(settings, folder, workers, interruption)
+        if not workers.chief:
+            job.work()
+            return
+        output.create(folder)
+        if not output.holds_run(folder):
+            output.write_text(folder / output.FLAGS, _header(folder) + flagfile)
+        with output.locked(folder):
+            print(f"Writing to {folder}")
+            job.lead()
 
 
 def _check_same(settings: Settings, folder: Path) -> None:
@@ -93,7 +95,13 @@ class Job:
     trainer: Trainer
 
     @classmethod
-    def prepare(cls, settings: Settings, folder: Path, workers: Workers) -> "Job":
+    def prepare(
+        cls,
+        settings: Settings,
+        folder: Path,
+        workers: Workers,
+        interruption: Interruption,
+    ) -> "Job":
         """Loads the data and tries everything that can fail before training."""
         keras.utils.set_random_seed(settings.seed)
         if settings.mixed_precision != "float32":
@@ -119,6 +127,7 @@ class Job:
             folder,
             MetricsFile(folder / output.METRICS),
             Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
+            interruption,
         )
         job = cls(settings, trainer)
         if settings.epochs:

@@ -17,6 +17,7 @@ from resrep_tf.commands.checkpoints import (
     values,
 )
 from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.loop import Loop, build_state
 from resrep_tf.commands.metrics import EpochLog, MetricsFile
 from resrep_tf.commands.settings import Settings
@@ -87,6 +88,7 @@ class Trainer:
         folder: Where results go.
         metrics: The file for each epoch's metrics.
         checkpoints: The run's checkpoints.
+        interruption: What tells of signals.
     """
 
     settings: Settings
@@ -96,6 +98,7 @@ class Trainer:
     folder: Path
     metrics: MetricsFile
     checkpoints: Checkpoints
+    interruption: Interruption
 
     def train(
         self,
@@ -124,6 +127,7 @@ class Trainer:
             evaluate=lambda: self._score(predict, model.loss),
             save=lambda position: self._save(model, phase, position),
             save_every=self.settings.checkpoint_interval,
+            interruption=self.interruption,
             on_nan=self.settings.on_nan,
             verbose=evaluation.verbosity() if workers.chief else 0,
         )
