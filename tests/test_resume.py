@@ -18,7 +18,7 @@ from keras import layers
 
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.commands import checkpoints, evaluation, output, pipeline, training
+from resrep_tf.commands import evaluation, output, pipeline, training
 from resrep_tf.commands import settings as settings_module
 from resrep_tf.commands.checkpoints import (
     Checkpoint,
@@ -100,8 +100,11 @@ def assert_same_results(folder: Path, other: Path) -> None:
 
 
 def variables(model: keras.Model) -> list[keras.Variable]:
-    wrapped = isinstance(model, resrep_tf.ResRepModel)
-    return checkpoints.state(model) if wrapped else model.variables
+    """All that a .keras file holds; not the state of random numbers."""
+    found = list(model.weights)
+    if isinstance(model, resrep_tf.ResRepModel):
+        found += model.optimizer.variables + model.compactor_optimizer.variables
+    return found
 
 
 def events(folder: Path) -> list:
