@@ -1,11 +1,6 @@
 """Training a wrapped model: two optimizers, and nothing altered but compactors."""
 
 import contextlib
-import os
-import pathlib
-import subprocess
-import sys
-import textwrap
 
 import keras
 import numpy as np
@@ -750,90 +745,6 @@ def test_a_model_that_is_not_compiled_is_saved_too(tmp_path):
     copy = keras.saving.deserialize_keras_object(config)
     assert type(copy) is resrep_tf.ResRepModel
     assert copy.get_config() == pruner.get_config()
-
-
-# === Replicas ===
-
-REPLICAS = """
-import contextlib
-import keras, numpy as np, tensorflow as tf
-from keras import layers as L
-import resrep_tf
-
-device = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    device, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-rng = np.random.default_rng(0)
-x, y = rng.normal(size=(16, 6)), rng.integers(0, 3, 16)
-options = {"loss": "sparse_categorical_crossentropy", "lasso_strength": 0.2,
-           "snap": True, "compactor_optimizer": 0.5}
-
-def build():
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((6,))
-    hidden = L.Dense(5, activation="tanh", kernel_regularizer="l2")(inputs)
-    return resrep_tf.wrap(keras.Model(inputs, L.Dense(3, "softmax")(hidden)))
-
-def train(scope):
-    with scope:
-        pruner = build()
-        pruner.compile(keras.optimizers.SGD(0.1, momentum=0.9), **options)
-    pruner.set_masks([np.array([1, 0, 1, 0, 1])])
-    pruner.compactors[0].kernel.assign(np.diag([1, 1, 1, 0.11, 1]))
-    history = keras.Model.fit(
-        pruner, x, y, batch_size=8, epochs=3, shuffle=False, verbose=0
-    ).history
-    return pruner, history
-
-keras.config.set_floatx("float64")
-keras.config.set_dtype_policy("float64")
-one, history = train(contextlib.nullcontext())
-two, histories = train(strategy.scope())
-assert not np.allclose(one.compactors[0].kernel, np.eye(5), atol=0.05)
-assert one.compactors[0].row_norms()[3] == 0
-pairs = [(one.variables, two.variables)]
-pairs += [(one.compactor_optimizer.variables, two.compactor_optimizer.variables)]
-for left, right in pairs:
-    for a, b in zip(left, right, strict=True):
-        locals_ = strategy.experimental_local_results(b.value)
-        for part in locals_:
-            np.testing.assert_allclose(part, a.value, rtol=1e-10, atol=1e-13)
-for name in history:
-    np.testing.assert_allclose(history[name], histories[name], rtol=1e-5)
-
-with strategy.scope():
-    pruner = build()
-    inside = keras.optimizers.SGD()
-outside = keras.optimizers.SGD()
-anywhere = contextlib.nullcontext()
-for optimizer, where in [(outside, strategy.scope()), (inside, anywhere)]:
-    try:
-        with where:
-            pruner.compile(optimizer, **options)
-    except ValueError as error:
-        assert "within `strategy.scope()`" in str(error), error
-        name = "optimizer" if optimizer is outside else "compactor_optimizer"
-        assert f"Received: {name}=<" in str(error), error
-    else:
-        raise AssertionError("replicas would drift apart")
-print("equal")
-"""
-
-
-@pytest.mark.slow
-def test_replicas_do_what_one_device_does():
-    root = pathlib.Path(resrep_tf.__file__).parent.parent
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(REPLICAS)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert run.returncode == 0 and run.stdout.strip() == "equal", run.stderr[-3000:]
 
 
 # === Arguments ===
