@@ -65,11 +65,12 @@ def convert(
             "`convert` takes a model made by `resrep_tf.wrap`. "
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
-    rows = _kept_rows(pruner, epsilon, keep, drop_masked)
+    norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
+    rows = _kept_rows(pruner, norms, epsilon, keep, drop_masked)
     graph = ChannelGraph(pruner)
     dropping = decide(graph, rows)
     slim = _Narrower(graph, rows, dropping, fuse_bn).build()
-    report = _report(pruner, graph, rows, dropping, slim)
+    report = _report(pruner, graph, norms, rows, dropping, slim)
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
         report = _verify(pruner, slim, rows, report, limit, drop_masked)
@@ -81,6 +82,7 @@ def convert(
 
 def _kept_rows(
     pruner: ResRepModel,
+    row_norms: dict[Compactor, np.ndarray],
     epsilon: float,
     keep: Mapping[str, Sequence[bool]] | None,
     drop_masked: bool,
@@ -88,8 +90,7 @@ def _kept_rows(
     """For each compactor, which rows stay; never none of them."""
     named = _by_compactor(pruner, keep or {})
     rows = {}
-    for compactor in pruner.compactors:
-        norms = np.asarray(compactor.row_norms())
+    for compactor, norms in row_norms.items():
         if not np.isfinite(norms).all():
             raise ValueError(
                 "Every compactor row must be finite. Go back to a checkpoint from "
@@ -259,7 +260,7 @@ class _Narrower(Rebuilder):
         compactor = call.op
         if compactor not in self._matrices:  # A stream has one for many layers.
             keep = self._dropping.keep[call.outputs[0].channels]
-            columns = compactor.matrix()[:, keep]
+            columns = compactor.matrix(keep)
             self._matrices[compactor] = columns * self._rows[compactor][keep]
         return self._matrices[compactor]
 
@@ -300,6 +301,7 @@ class _Narrower(Rebuilder):
 def _report(
     pruner: ResRepModel,
     graph: ChannelGraph,
+    norms: dict[Compactor, np.ndarray],
     rows: dict[Compactor, np.ndarray],
     dropping: Dropping,
     slim: keras.Model,
@@ -327,16 +329,16 @@ def _report(
                 folded=int(folded.sum()) if call.rule.reads(call) else 0,
             )
         )
-    norms = [np.asarray(c.row_norms())[~kept] for c, kept in rows.items()]
+    dropped = [norms[compactor][~kept] for compactor, kept in rows.items()]
     return ConversionReport(
         layers=tuple(layers),
         flops=flops.count(graph.terms),
         new_flops=flops.count(ChannelGraph(slim).terms),
         params=pruner.count_params() - _own_params(pruner),
         new_params=slim.count_params(),
-        rows_dropped=sum(len(n) for n in norms),
+        rows_dropped=sum(map(len, dropped)),
         largest_norm_dropped=max(
-            [float(n.max()) for n in norms if len(n)], default=0.0
+            [float(n.max()) for n in dropped if len(n)], default=0.0
         ),
         kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
     )
