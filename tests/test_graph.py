@@ -361,17 +361,6 @@ def test_sequential_models():
     assert slim.get_layer("first").activation is keras.activations.relu
 
 
-@pytest.mark.parametrize("name", ["MobileNet", "MobileNetV2"])
-def test_keras_applications(name):
-    build = getattr(keras.applications, name)
-    model = build(
-        weights=None, input_shape=(32, 32, 3), classes=7, classifier_activation=None
-    )
-    pruner, _, report = assert_prunes_exactly(model)
-    assert report.flops_removed > 0.3
-    assert len(pruner.compactors) > 10
-
-
 def test_graph_prints_what_it_found():
     text = repr(ChannelGraph(residual_model()))
     assert "6 layers with kernels, 4 spaces, 3 prunable" in text
