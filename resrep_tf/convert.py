@@ -6,8 +6,10 @@ goes into the kernel's bias. Where that would not be exact, the channel stays.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -213,15 +215,18 @@ class _Narrower(Rebuilder):
         self._dropping = dropping
         self._fuse_bn = fuse_bn
         self._merged: set[int] = set()  # Ids of operations that vanish.
-        self._fusions: dict[int, Fusion] = {}
+        # What is merged into each operation: BatchNorm, compactor, activation.
+        self._parts: dict[int, tuple[Call | None, Call | None, Any]] = {}
+        # All matrices together are larger than the model, so each is made when a
+        # layer needs it, and let go behind the last one that does.
         self._matrices: dict[Compactor, np.ndarray] = {}
+        self._waiting: Counter[Compactor] = Counter()
         for calls in graph.calls_by_op():
             rule = calls[0].rule
             if isinstance(rule, (Kernel, DepthwiseConv)):
                 self._plan_fusion(calls)
 
     def _plan_fusion(self, calls: list[Call]) -> None:
-        """Finds what is merged into a layer: BatchNorm, compactor, activation."""
         after = self.graph.batchnorm_after(calls)
         tail = after or calls
         compactor = self._only_reader(tail, Compactor)
@@ -234,12 +239,20 @@ class _Narrower(Rebuilder):
                 activation = split[0].op.activation
                 self._merged.add(id(split[0].op))
             self._merged.add(id(compactor[0].op))
-        scale, shift = None, None
+            self._waiting[compactor[0].op] += 1
         if after:
-            scale, shift = after[0].rule.affine(after[0].op)
             self._merged.add(id(after[0].op))
-        matrix = None if compactor is None else self._matrix(compactor[0])
-        self._fusions[id(calls[0].op)] = Fusion(scale, shift, matrix, activation)
+        first = [None if found is None else found[0] for found in (after, compactor)]
+        self._parts[id(calls[0].op)] = (*first, activation)
+
+    def _fusion(self, op: Any) -> Fusion:
+        batchnorm, compactor, activation = self._parts[id(op)]
+        scale, shift, matrix = None, None, None
+        if batchnorm is not None:
+            scale, shift = batchnorm.rule.affine(batchnorm.op)
+        if compactor is not None:
+            matrix = self._matrix(compactor)
+        return Fusion(scale, shift, matrix, activation)
 
     def _inside(self, calls: list[Call]) -> bool:
         """Whether these calls' outputs are not outputs of the model.
@@ -258,11 +271,15 @@ class _Narrower(Rebuilder):
     def _matrix(self, call: Call) -> np.ndarray:
         """The compactor's columns that stay; a stuck row is a column of zeros."""
         compactor = call.op
-        if compactor not in self._matrices:  # A stream has one for many layers.
+        if compactor not in self._matrices:
             keep = self._dropping.keep[call.outputs[0].channels]
-            columns = compactor.matrix(keep)
-            self._matrices[compactor] = columns * self._rows[compactor][keep]
-        return self._matrices[compactor]
+            matrix = compactor.matrix(keep)
+            matrix[:, ~self._rows[compactor][keep]] = 0.0
+            self._matrices[compactor] = matrix
+        self._waiting[compactor] -= 1
+        if self._waiting[compactor]:
+            return self._matrices[compactor]
+        return self._matrices.pop(compactor)
 
     def shape(self, tensor):
         shape = list(tensor.shape)
@@ -280,9 +297,8 @@ class _Narrower(Rebuilder):
 
     def make(self, call):
         rule, keeps = call.rule, self._keeps(call)
-        fusion = self._fusions.get(id(call.op))
-        if fusion is not None:
-            return rule.narrow(call, keeps, fusion)
+        if id(call.op) in self._parts:
+            return rule.narrow(call, keeps, self._fusion(call.op))
         return rule.narrow(call, keeps)
 
     def arguments(self, call, values):
