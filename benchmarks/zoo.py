@@ -191,6 +191,9 @@ share is its part of the network's MACs. The reasons, in other words:
   bias, a removed channel does not stay zero but becomes a constant. A 1 × 1 convolution
   takes that into its bias. A larger one sees the constant inside of the image and zeros
   in the padding around it, and no bias can stand for both.
+- **Not constant where a layer reads them**: on the way there, a removed channel's
+  constant meets padding or channels that stay, and differs from place to place; again
+  no bias can stand for it.
 - **Tied in a pattern that one shared compactor cannot follow**: layers of different
   width meet, for example a concatenation of several layers that is then added to a
   single one.
@@ -250,7 +253,7 @@ def reason_line(item: Row) -> str:
 
 
 def save(rows: dict[str, Row]) -> None:
-    lines = [json.dumps(item) for item in rows.items()]
+    lines = [json.dumps([name, rows[name]]) for name in NETWORKS if name in rows]
     FIGURES.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
@@ -270,8 +273,8 @@ def main() -> None:
             continue
         start = time.perf_counter()
         print(f"{name} ...", end=" ", flush=True)
-        rows = {**load(), name: measure(network)}
-        save({name: rows[name] for name in NETWORKS if name in rows})
+        row = measure(network)
+        save({**load(), name: row})
         print(f"{time.perf_counter() - start:.0f} s", flush=True)
         keras.utils.clear_session()
         gc.collect()
