@@ -5,13 +5,14 @@ From the project's root, on Linux:
     python benchmarks/conversion.py
 
 For ResNet-152 and EfficientNetB7 with random weights, every space of channels
-pruned to half at random, prints the seconds of `convert(verify=False)` and of
-`keras.models.clone_model` with `set_weights`, interleaved so that a busy machine
-slows both, and their ratio. Then the peak of the memory that `convert` takes on top
-of the model it is given, in multiples of the original weights.
+pruned to half at random, prints the seconds of `wrap`, of `convert(verify=False)` and
+of `keras.models.clone_model` with `set_weights`, interleaved so that a busy machine
+slows all of them, and the ratio of the last two. Then the peak of the memory that
+`convert` takes on top of the model it is given, in multiples of the original weights.
 """
 
 import argparse
+import ctypes
 import gc
 import os
 import statistics
@@ -70,13 +71,15 @@ def seconds(function: Callable, *args, **kwargs) -> float:
 
 def measure_time(name: str, repeats: int) -> None:
     model, pruner, keep = prepare(name)
-    copies, conversions = [], []
+    runs = []
     for _ in range(repeats + 1):
-        copies.append(seconds(copy, model))
-        conversions.append(seconds(resrep_tf.convert, pruner, keep=keep, verify=False))
+        copied = seconds(copy, model)
+        converted = seconds(resrep_tf.convert, pruner, keep=keep, verify=False)
+        runs.append((seconds(resrep_tf.wrap, model, "all"), converted, copied))
     # TensorFlow prepares its kernels at the first run of each.
-    base, converted = (statistics.median(t[1:]) for t in (copies, conversions))
+    wrapped, converted, base = map(statistics.median, zip(*runs[1:], strict=True))
     print(f"{name}, {model.count_params():,} parameters, median of {repeats}")
+    print(f"  wrap                      {wrapped:8.2f} s")
     print(f"  clone_model + set_weights {base:8.2f} s")
     print(f"  convert(verify=False)     {converted:8.2f} s")
     print(f"  ratio                     {converted / base:8.2f}   (limit {LIMIT:g})")
@@ -87,6 +90,8 @@ def measure_memory(name: str) -> None:
     weights = sum(np.asarray(w).nbytes for w in model.weights)
     del model
     gc.collect()
+    # Memory that was freed but not given back would be taken again without a trace.
+    ctypes.CDLL(None).malloc_trim(0)
     # Makes Linux forget the peak of what was done so far.
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")

@@ -94,10 +94,15 @@ class Compactor(keras.layers.Layer):
         """The paper's metric t: the norm of every row of the kernel."""
         return forgetting.row_norms(self.kernel)
 
-    def matrix(self) -> np.ndarray:
-        """The kernel as a matrix in float64, whatever the kind."""
-        kernel = ops.convert_to_numpy(self.kernel).astype(np.float64)
-        return kernel if self.kind == "matrix" else np.diag(kernel)
+    def matrix(self, keep: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """The kernel as a matrix in float64, whatever the kind.
+
+        Args:
+            keep: Which columns (the paper's rows) to return.
+        """
+        kernel = ops.convert_to_numpy(self.kernel)
+        matrix = kernel if self.kind == "matrix" else np.diag(kernel)
+        return matrix[:, keep].astype(np.float64)
 
     def get_config(self):
         config = super().get_config()

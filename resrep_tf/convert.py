@@ -6,8 +6,10 @@ goes into the kernel's bias. Where that would not be exact, the channel stays.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import keras
 import numpy as np
@@ -67,11 +69,12 @@ def convert(
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
     average_statistics(pruner)
-    rows = _kept_rows(pruner, epsilon, keep, drop_masked)
+    norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
+    rows = _kept_rows(pruner, norms, epsilon, keep, drop_masked)
     graph = ChannelGraph(pruner)
     dropping = decide(graph, rows)
     slim = _Narrower(graph, rows, dropping, fuse_bn).build()
-    report = _report(pruner, graph, rows, dropping, slim)
+    report = _report(pruner, graph, norms, rows, dropping, slim)
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
         report = _verify(pruner, slim, rows, report, limit, drop_masked)
@@ -83,6 +86,7 @@ def convert(
 
 def _kept_rows(
     pruner: ResRepModel,
+    row_norms: dict[Compactor, np.ndarray],
     epsilon: float,
     keep: Mapping[str, Sequence[bool]] | None,
     drop_masked: bool,
@@ -90,8 +94,7 @@ def _kept_rows(
     """For each compactor, which rows stay; never none of them."""
     named = _by_compactor(pruner, keep or {})
     rows = {}
-    for compactor in pruner.compactors:
-        norms = np.asarray(compactor.row_norms())
+    for compactor, norms in row_norms.items():
         if not np.isfinite(norms).all():
             raise ValueError(
                 "Every compactor row must be finite. Go back to a checkpoint from "
@@ -214,15 +217,18 @@ class _Narrower(Rebuilder):
         self._dropping = dropping
         self._fuse_bn = fuse_bn
         self._merged: set[int] = set()  # Ids of operations that vanish.
-        self._fusions: dict[int, Fusion] = {}
+        # What is merged into each operation: BatchNorm, compactor, activation.
+        self._parts: dict[int, tuple[Call | None, Call | None, Any]] = {}
+        # All matrices together are larger than the model, so each is made when a
+        # layer needs it, and let go behind the last one that does.
         self._matrices: dict[Compactor, np.ndarray] = {}
+        self._waiting: Counter[Compactor] = Counter()
         for calls in graph.calls_by_op():
             rule = calls[0].rule
             if isinstance(rule, (Kernel, DepthwiseConv)):
                 self._plan_fusion(calls)
 
     def _plan_fusion(self, calls: list[Call]) -> None:
-        """Finds what is merged into a layer: BatchNorm, compactor, activation."""
         after = self.graph.batchnorm_after(calls)
         tail = after or calls
         compactor = self._only_reader(tail, Compactor)
@@ -235,12 +241,20 @@ class _Narrower(Rebuilder):
                 activation = split[0].op.activation
                 self._merged.add(id(split[0].op))
             self._merged.add(id(compactor[0].op))
-        scale, shift = None, None
+            self._waiting[compactor[0].op] += 1
         if after:
-            scale, shift = after[0].rule.affine(after[0].op)
             self._merged.add(id(after[0].op))
-        matrix = None if compactor is None else self._matrix(compactor[0])
-        self._fusions[id(calls[0].op)] = Fusion(scale, shift, matrix, activation)
+        first = [None if found is None else found[0] for found in (after, compactor)]
+        self._parts[id(calls[0].op)] = (*first, activation)
+
+    def _fusion(self, op: Any) -> Fusion:
+        batchnorm, compactor, activation = self._parts[id(op)]
+        scale, shift, matrix = None, None, None
+        if batchnorm is not None:
+            scale, shift = batchnorm.rule.affine(batchnorm.op)
+        if compactor is not None:
+            matrix = self._matrix(compactor)
+        return Fusion(scale, shift, matrix, activation)
 
     def _inside(self, calls: list[Call]) -> bool:
         """Whether these calls' outputs are not outputs of the model.
@@ -259,11 +273,15 @@ class _Narrower(Rebuilder):
     def _matrix(self, call: Call) -> np.ndarray:
         """The compactor's columns that stay; a stuck row is a column of zeros."""
         compactor = call.op
-        if compactor not in self._matrices:  # A stream has one for many layers.
+        if compactor not in self._matrices:
             keep = self._dropping.keep[call.outputs[0].channels]
-            columns = compactor.matrix()[:, keep]
-            self._matrices[compactor] = columns * self._rows[compactor][keep]
-        return self._matrices[compactor]
+            matrix = compactor.matrix(keep)
+            matrix[:, ~self._rows[compactor][keep]] = 0.0
+            self._matrices[compactor] = matrix
+        self._waiting[compactor] -= 1
+        if self._waiting[compactor]:
+            return self._matrices[compactor]
+        return self._matrices.pop(compactor)
 
     def shape(self, tensor):
         shape = list(tensor.shape)
@@ -281,9 +299,8 @@ class _Narrower(Rebuilder):
 
     def make(self, call):
         rule, keeps = call.rule, self._keeps(call)
-        fusion = self._fusions.get(id(call.op))
-        if fusion is not None:
-            return rule.narrow(call, keeps, fusion)
+        if id(call.op) in self._parts:
+            return rule.narrow(call, keeps, self._fusion(call.op))
         return rule.narrow(call, keeps)
 
     def arguments(self, call, values):
@@ -302,6 +319,7 @@ class _Narrower(Rebuilder):
 def _report(
     pruner: ResRepModel,
     graph: ChannelGraph,
+    norms: dict[Compactor, np.ndarray],
     rows: dict[Compactor, np.ndarray],
     dropping: Dropping,
     slim: keras.Model,
@@ -329,16 +347,16 @@ def _report(
                 folded=int(folded.sum()) if call.rule.reads(call) else 0,
             )
         )
-    norms = [np.asarray(c.row_norms())[~kept] for c, kept in rows.items()]
+    dropped = [norms[compactor][~kept] for compactor, kept in rows.items()]
     return ConversionReport(
         layers=tuple(layers),
         flops=flops.count(graph.terms),
         new_flops=flops.count(ChannelGraph(slim).terms),
         params=pruner.count_params() - _own_params(pruner),
         new_params=slim.count_params(),
-        rows_dropped=sum(len(n) for n in norms),
+        rows_dropped=sum(map(len, dropped)),
         largest_norm_dropped=max(
-            [float(n.max()) for n in norms if len(n)], default=0.0
+            [float(n.max()) for n in dropped if len(n)], default=0.0
         ),
         kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
     )

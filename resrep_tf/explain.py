@@ -181,12 +181,13 @@ def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, s
         return PINNED, space.reason
     if any(producer.layer is call.op for producer in space.followers):
         return FOLLOWS, f"it gates `{space.producers[0].name}`"
-    if space.internal:
-        return INTERNAL, "yes"
     others = [p.name for p in space.producers if p.layer is not call.op]
     listed = ", ".join(f"`{name}`" for name in others[:3])
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-    return SHARED, f"with targets='all', together with {listed}{more}"
+    together = f", together with {listed}{more}" if others else ""
+    if space.internal:
+        return INTERNAL, f"yes{together}"
+    return SHARED, f"with targets='all'{together}"
 
 
 def _smallest(graph: ChannelGraph, internal: bool) -> int:

@@ -22,6 +22,7 @@ from resrep_tf.keras_graph import (
 )
 from resrep_tf.rules import Call, Channels, Read, Tensor, rule_for
 from resrep_tf.rules.base import VARYING, ZERO
+from resrep_tf.rules.joins import Join
 
 
 @dataclass(eq=False)
@@ -56,6 +57,8 @@ class Space:
         producers: The layers at which a compactor must stand.
         followers: Layers that make the same channels but need no compactor, since
             a zero in the other factor of a product makes theirs irrelevant.
+        gated: Whether its layers are the factors of products and never summed up,
+            as around a squeeze-excite gate.
         reason: Why it cannot be pruned, in words; None if it can.
     """
 
@@ -63,6 +66,7 @@ class Space:
     channels: np.ndarray
     producers: list[Producer]
     followers: list[Producer]
+    gated: bool
     reason: str | None = None
 
     @property
@@ -75,8 +79,8 @@ class Space:
 
     @property
     def internal(self) -> bool:
-        """Whether one compactor suffices: the paper's case."""
-        return len(self.producers) == 1
+        """Whether one layer makes it, gates aside: it is no residual stream."""
+        return len(self.producers) == 1 or self.gated
 
 
 class ChannelGraph:
@@ -271,10 +275,12 @@ class ChannelGraph:
     def spaces(self) -> list[Space]:
         """The groups of channels that live and die together, in graph order."""
         spaces = []
+        gated = self._joined(zero_absorbs=True) - self._joined(zero_absorbs=False)
         for group in self._tied_producers():
             channels = group[0].calls[0].outputs[0].channels
             reason = self._reason(group, channels)
-            spaces.append(Space(len(spaces), channels, group, [], reason))
+            is_gated = gated.issuperset(channels.tolist())
+            spaces.append(Space(len(spaces), channels, group, [], is_gated, reason))
         self._check_fates(spaces)
         return spaces
 
@@ -295,6 +301,17 @@ class ChannelGraph:
                     owner[channel] = home
         order = {id(p): i for i, p in enumerate(self.producers)}
         return [sorted(g, key=lambda p: order[id(p)]) for g in groups.values()]
+
+    def _joined(self, zero_absorbs: bool) -> set[int]:
+        """The channels of all products, or of all other joins of several tensors."""
+        return {
+            channel
+            for call in self.calls.values()
+            if isinstance(call.rule, Join)
+            and call.rule.zero_absorbs == zero_absorbs
+            and len(call.inputs) > 1
+            for channel in call.outputs[0].channels.tolist()
+        }
 
     def _reason(self, group: list[Producer], channels: np.ndarray) -> str | None:
         for producer in group:
@@ -324,22 +341,17 @@ class ChannelGraph:
         """
         for space, reason in self._blocked([s for s in spaces if s.prunable]).items():
             space.reason = reason
-        gated = {
-            channel
-            for call in self.calls.values()
-            if getattr(call.rule, "zero_absorbs", False)
-            for channel in call.outputs[0].channels.tolist()
-        }
+        products = self._joined(zero_absorbs=True)
         # A later factor is usually the gate, so the last producers are tried first.
         waiting = {
             space: list(space.producers)
             for space in spaces
-            if space.prunable and int(space.channels[0]) in gated
+            if space.prunable and int(space.channels[0]) in products
         }
         while waiting:
             trials = {}
             for space, queue in list(waiting.items()):
-                if space.internal or not queue:
+                if len(space.producers) == 1 or not queue:
                     del waiting[space]
                     continue
                 trials[space] = space.producers

@@ -27,8 +27,9 @@ def wrap(
     Args:
         model: A trained Functional or Sequential model; nested models are fine.
         targets: What to prune. None: every prunable space of channels that one
-            layer makes (the paper's internal layers). `"all"`: residual streams
-            too, by one compactor that all layers of the stream share. Or layer
+            layer makes (the paper's internal layers), together with its gates if it
+            has some. `"all"`: residual streams too, by one compactor that all
+            layers of the stream share. Or layer
             names, a compiled regular expression that layer names must match from
             their start, or a function from a layer to True or False.
         compactor: `"matrix"`, or `"vector"` for one scale per channel.

@@ -14,7 +14,7 @@ class RandomModel:
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
         self.pool = []
-        self.nested = []
+        self.heads = []
 
     def pick(self, items):
         return items[self.rng.integers(len(items))]
@@ -32,11 +32,10 @@ class RandomModel:
         self.pool = [self.conv(x) for x in inputs]
         for _ in range(self.rng.integers(2, 8)):
             self.pool.append(self.grow(self.pick(self.pool)))
-        outputs = [self.close(self.pool[-1])]
+        outputs = [self.close(self.pool[-1]), *self.heads]
         if self.flag(0.25):
             outputs.append(self.close(self.pick(self.pool)))
-        used = keras.Model(inputs, outputs)
-        return used
+        return keras.Model(inputs, outputs)
 
     # === Growing ===
 
@@ -57,7 +56,12 @@ class RandomModel:
                 self.plain,
                 self.plain,
                 self.arithmetic,
+                self.grouped,
+                self.split,
                 self.shared,
+                self.siamese,
+                self.skip,
+                self.pyramid,
                 self.nested_model,
             ]
         )
@@ -180,9 +184,20 @@ class RandomModel:
                     if x.shape[2] % 2 == 0
                     else x
                 ),
-                lambda: L.Conv2D(width, 3, padding="same", groups=width)(x),
             ]
         )()
+
+    def grouped(self, x):
+        """A grouped convolution, sometimes with one channel in each group."""
+        x = self.conv(x, 4)
+        return L.Conv2D(8, 3, padding="same", groups=self.pick([2, 4]))(x)
+
+    def split(self, x):
+        """Parts of the channels go different ways and meet again."""
+        x = self.conv_bn(x, 6)
+        first, second = ops.split(x, self.pick([2, [2]]), axis=-1)
+        second = self.conv_bn(second) if self.flag() else second
+        return L.Concatenate()([first, second])
 
     def shared(self, x):
         """One convolution, and perhaps its BatchNorm, called at two places."""
@@ -192,6 +207,34 @@ class RandomModel:
         y = norm(conv(x))
         y = norm(conv(y))
         return L.Add()([x, y]) if self.flag() else y
+
+    def siamese(self, x):
+        """One convolution on two tensors of different layers, then compared."""
+        width = self.width()
+        conv = L.Conv2D(self.width(), 3, padding="same", activation="relu")
+        left, right = (conv(self.conv_bn(x, width)) for _ in range(2))
+        return self.pick([L.Subtract(), L.Multiply(), L.Concatenate()])([left, right])
+
+    def skip(self, x):
+        """Down and up again, beside a skip connection, as in a U-Net."""
+        height, width = x.shape[1:3]
+        y = self.conv_bn(L.MaxPooling2D(2, padding="same")(x))
+        if self.flag():
+            y = L.UpSampling2D(2)(y)
+        else:
+            y = L.Conv2DTranspose(self.width(), self.pick([2, 3]), 2, "same")(y)
+        return L.Concatenate()([x, y[:, :height, :width]])
+
+    def pyramid(self, x):
+        """Two levels of features in one stream, each with the same head as output."""
+        height, width = x.shape[1:3]
+        channels, head = self.width(), L.Conv2D(2, 3, padding="same")
+        coarse = self.conv_bn(L.MaxPooling2D(2, padding="same")(x))
+        coarse = L.Conv2D(channels, 1)(coarse)
+        fine = L.UpSampling2D(2)(coarse)[:, :height, :width]
+        fine = L.Add()([L.Conv2D(channels, 1)(x), fine])
+        self.heads += [head(coarse), head(fine)]
+        return fine
 
     def nested_model(self, x):
         """A nested Functional or Sequential model, sometimes called twice."""

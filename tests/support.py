@@ -101,6 +101,18 @@ def random_keep(pruner, rng, share=0.5):
     return keep
 
 
+def forget_at_random(pruner, rng):
+    """Moves compactors and zeroes about half of their rows; returns which stay."""
+    perturb(pruner, rng)
+    keep = random_keep(pruner, rng)
+    for compactor in pruner.compactors:
+        kernel = np.asarray(compactor.kernel) * keep[compactor.name]
+        compactor.kernel.assign(kernel)
+    # Pruning changed what BatchNorms see: a deep network would die of it.
+    calibrate(pruner, rng)
+    return keep
+
+
 def outputs(model, seed=1):
     return model(example(model, seed), training=False)
 
@@ -124,25 +136,21 @@ def assert_prunes_exactly(
     before = [np.array(w) for w in model.get_weights()]
     pruner = resrep_tf.wrap(model, targets, kind)
     assert compare(outputs(model), outputs(pruner)) <= TOLERANCE[dtype]
-    perturb(pruner, rng)
-    keep = random_keep(pruner, rng)
-    for compactor in pruner.compactors:
-        kernel = np.asarray(compactor.kernel) * keep[compactor.name]
-        compactor.kernel.assign(kernel)
-    # Pruning changed what BatchNorms see: a deep network would die of it.
-    calibrate(pruner, rng)
+    keep = forget_at_random(pruner, rng)
     expected = outputs(pruner)
     assert alive(expected) or not must_live
     slim, report = resrep_tf.convert(
-        pruner, fuse_bn=fuse_bn, return_report=True, verify=TOLERANCE[dtype]
+        pruner, fuse_bn=fuse_bn, return_report=True, verify=False
     )
     assert compare(expected, outputs(slim)) <= TOLERANCE[dtype]
     assert_plain(slim)
     assert report.new_flops == resrep_tf.count_flops(slim)
     assert report.new_flops == sum(layer.new_flops for layer in report.layers)
     assert report.flops == resrep_tf.count_flops(model)
-    assert not report.kept  # What `wrap` calls prunable can really be dropped.
-    assert report.new_flops == predicted_flops(pruner, keep)
+    # What `wrap` calls prunable can really be dropped. Only where all channels of one
+    # part of a split were to go, one of them stays, and nothing predicts that.
+    assert all("would have no channel left" in why for why in report.kept)
+    assert report.kept or report.new_flops == predicted_flops(pruner, keep)
     if hasattr(model, "output_names"):
         assert slim.output_names == model.output_names
     assert [t.name for t in slim.inputs] == [t.name for t in model.inputs]

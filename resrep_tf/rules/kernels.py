@@ -48,7 +48,8 @@ def merge_outputs(
         kernel = kernel * fusion.scale
         bias = (0.0 if bias is None else bias * fusion.scale) + fusion.shift
     if fusion.matrix is not None:
-        kernel = kernel @ fusion.matrix
+        # As one product of matrices: NumPy takes a stack of them one by one.
+        kernel = np.tensordot(kernel, fusion.matrix, 1)
         return kernel, None if bias is None else bias @ fusion.matrix
     return kernel[..., keep], None if bias is None else bias[keep]
 

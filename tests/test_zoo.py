@@ -1,0 +1,88 @@
+"""The networks that Keras users have: each prunes exactly, saves and reloads."""
+
+import keras
+import pytest
+import tensorflow as tf
+from networks import HUB, NETWORKS
+from support import assert_prunes_exactly, example, outputs, precision
+
+import resrep_tf
+from resrep_tf import models
+from resrep_tf.verify import compare
+
+# Made of composite layers without a rule.
+NOTHING_TO_PRUNE = ("keras_hub.HGNetV2", "keras_hub.MobileNetV5")
+PRUNABLE = [name for name in NETWORKS if name not in NOTHING_TO_PRUNE]
+# These amplify float32's rounding beyond 1e-5; float64's 1e-10 says more then.
+AMPLIFYING = ("ResNet", "ResNetV2")
+# The first network of each family in the list is its smallest.
+SMALL = {network.family: name for name, network in reversed(NETWORKS.items())}
+# Small in their families, but of hundreds of layers.
+LARGE = ("InceptionResNetV2", "NASNetMobile")
+QUICK = [name for name in SMALL.values() if name not in LARGE]
+QUICKEST = ["MobileNet", *(network.name for network in HUB)]
+
+
+def prunable(quick):
+    """All networks with something to prune; those that are not `quick` are slow."""
+    for name in PRUNABLE:
+        marks = [] if name in quick else [pytest.mark.slow]
+        yield pytest.param(name, marks=marks)
+
+
+def build(name):
+    if NETWORKS[name] in HUB:
+        pytest.importorskip("keras_hub")
+    return NETWORKS[name].build()
+
+
+def prune(name, targets):
+    dtype = "float64" if NETWORKS[name].family in AMPLIFYING else "float32"
+    with precision(dtype):
+        _, slim, report = assert_prunes_exactly(build(name), targets, dtype=dtype)
+    assert report.new_flops < 0.95 * report.flops
+    return slim
+
+
+@pytest.mark.parametrize("name", list(prunable(QUICK)))
+def test_prunes_exactly(name):
+    prune(name, "all")
+
+
+@pytest.mark.parametrize("name", list(prunable(QUICKEST)))
+def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
+    slim = prune(name, None)
+    expected = outputs(slim)
+    slim.save(tmp_path / "slim.keras")
+    reloaded = keras.models.load_model(tmp_path / "slim.keras")
+    assert compare(expected, outputs(reloaded)) == 0.0
+    slim.export(tmp_path / "saved_model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved_model")
+    assert compare(expected, served.serve(example(slim))) <= 1e-5
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_PRUNE)
+def test_says_that_there_is_nothing_to_prune(name):
+    with pytest.raises(ValueError, match="has nothing to prune: no layer can lose"):
+        resrep_tf.wrap(build(name), "all")
+
+
+# === The paper's targets ===
+
+
+def keras_network(name):
+    return getattr(keras.applications, name)(weights=None)
+
+
+@pytest.mark.parametrize(
+    "make, name, highest",
+    [
+        (models.build, "resnet50", 0.621),
+        (models.build, "mobilenet", 0.739),
+        (keras_network, "ResNet50", 0.621),
+        (keras_network, "MobileNet", 0.739),
+    ],
+)
+def test_internal_targets_reach_the_papers_reductions(make, name, highest):
+    explanation = resrep_tf.explain(make(name))
+    assert 1 - explanation.smallest_flops / explanation.flops > highest
