@@ -73,7 +73,6 @@ class Checkpoints:
             "position": dataclasses.asdict(checkpoint.position),
             "rows": checkpoint.rows,
         }
-        self._folder.mkdir(exist_ok=True)
         path = self._folder / f"{checkpoint.phase}-{steps:09d}.npz"
         with output.atomic(path) as temporary:
             # Each member of the archive has a checksum, which reading it verifies.

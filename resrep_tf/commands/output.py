@@ -124,6 +124,7 @@ def atomic(path: Path) -> Iterator[Path]:
     # The suffix stays the last part of the name: Keras decides by it.
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
     try:
+        path.parent.mkdir(exist_ok=True)
         yield temporary
         _flush(temporary)
         if path.is_dir():
