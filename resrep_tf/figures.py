@@ -24,7 +24,8 @@ from resrep_tf.plotting import (
     new_figure,
     note,
     percent,
-    save,
+    plain,
+    save,  # noqa: F401, for users: the others are for this module.
     styled,
     whole_numbers,
 )
@@ -32,20 +33,6 @@ from resrep_tf.plotting import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "LayerWidth",
-    "Pair",
-    "Point",
-    "curves",
-    "magnitudes",
-    "norms",
-    "progress",
-    "recovery",
-    "save",
-    "tradeoff",
-    "widths",
-]
 
 # More layers than this have no room for their names.
 MOST_NAMES = 30
@@ -132,11 +119,11 @@ def _list_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
             va="center",
             fontsize=6,
         )
-    axes.set_yticks(rows, [_shortened(layer.name) for layer in layers])
+    axes.set_yticks(rows, [plain(_shortened(layer.name)) for layer in layers])
     axes.tick_params("y", length=0)
     axes.set_ylim(len(layers) - 0.4, -0.6)
     axes.set_xlim(0, 1.22 * max(before))  # Room for the numbers.
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    whole_numbers(axes.xaxis)
     axes.set_xlabel("width (channels)")
     for start, _, _ in list(_stages(layers))[1:]:
         axes.axhline(start - 0.5, color=INK, linewidth=0.5, linestyle=(0, (4, 3)))
@@ -153,6 +140,7 @@ def _line_up_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
     )
     axes.set_xlim(-0.5, len(layers) - 0.5)
     axes.set_ylim(0, 1.12 * max(before))
+    whole_numbers(axes.yaxis)
     axes.set_ylabel("width (channels)")
     axes.set_xlabel("target layer, from input to output")
     stages = list(_stages(layers))
@@ -163,7 +151,7 @@ def _line_up_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
         if len(stages) > 1 and (end - start) / len(layers) > 0.012 * len(stage):
             top = ((start + end - 1) / 2, 1.0)
             where = {"xycoords": ("data", "axes fraction"), "va": "top", "ha": "center"}
-            axes.annotate(stage, top, fontsize=7, **where)
+            axes.annotate(plain(stage), top, fontsize=7, **where)
 
 
 def _stages(layers: Sequence[LayerWidth]) -> Iterator[tuple[int, int, str]]:
@@ -200,7 +188,7 @@ def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Fi
         found = sorted(
             (p.flops_removed, p.accuracy) for p in points if p.method == method
         )
-        axes.plot(*zip(*found, strict=True), label=method, **look(number, True))
+        axes.plot(*zip(*found, strict=True), label=plain(method), **look(number, True))
     if base_accuracy is not None:
         axes.axhline(base_accuracy, color=INK, linewidth=0.8, linestyle=":")
         note(axes, "original model", base_accuracy)
@@ -260,7 +248,7 @@ def _draw_pairs(
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
     for number, pair in enumerate(pairs):
-        prefix = f"{pair.name}, " if len(pairs) > 1 else ""
+        prefix = f"{plain(pair.name)}, " if len(pairs) > 1 else ""
         for values, meaning, style in [
             (pair.solid, meanings[0], "-"),
             (pair.dashed, meanings[1], (0, (3, 1.5))),
@@ -315,7 +303,7 @@ def curves(
             axes.plot(
                 [float(row["epoch"]) for row in known],
                 [float(row[column]) for row in known],
-                label=name,
+                label=plain(name),
                 # A single epoch would be invisible as a line.
                 **look(number, markers=len(known) == 1),
             )

@@ -118,6 +118,11 @@ def look(number: int, markers: bool = False) -> dict[str, Any]:
     }
 
 
+def plain(text: str) -> str:
+    """Text that is not mathematics, even if there are dollars in it."""
+    return text.replace("$", r"\$")
+
+
 def legend(axes: "Axes") -> None:
     """A legend above the axes, where it hides nothing."""
     count = len(axes.get_legend_handles_labels()[1])

@@ -107,6 +107,11 @@ def test_long_names_lose_their_middle_and_stay_different():
     assert all(len(label) <= 32 for label in labels)
 
 
+def test_dollars_are_not_mathematics():
+    named = [LayerWidth("costs_$5_$", 8, 4), LayerWidth("conv$^$", 8, 4)]
+    assert {"costs_$5_$", "conv$^$"} <= set(texts(figures.widths(named)))
+
+
 def test_stages_can_be_given():
     given = [LayerWidth(f"conv{i}", 8, 4, stage=f"part {i // 20}") for i in range(40)]
     assert {"part 0", "part 1"} <= set(texts(figures.widths(given)))
