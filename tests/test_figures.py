@@ -60,7 +60,7 @@ def texts(figure):
     return [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-@pytest.mark.parametrize("name", list(examples()))
+@pytest.mark.parametrize("name", ["widths_2", "curves", "magnitudes"])
 def test_files_are_complete_and_the_same_each_time(name, tmp_path):
     draw = examples()[name]
     first = figures.save(draw(), tmp_path / "first")
