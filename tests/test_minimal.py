@@ -100,6 +100,22 @@ def test_a_wrapped_model_loses_rows_of_its_compactors():
         np.testing.assert_array_equal(old, compactor.kernel)
 
 
+def test_a_channel_that_had_to_stay_gets_another_chance():
+    inputs = keras.Input((3,))
+    hidden = L.Dense(3, activation="relu", name="hidden")
+    logits = L.Dense(2)
+    model = keras.Model(inputs, logits(hidden(inputs)))
+    hidden.set_weights([np.eye(3), np.zeros(3)])
+    logits.set_weights([np.array([[0, 1], [0, 1], [0, 1]]), np.array([0.5, 0])])
+    # The second unit is wrong about its example. Without it there is one right answer
+    # to spare, and the first unit can go, which it could not before.
+    data = [(np.eye(3, dtype="float32")[[0, 1, 2, 2]], np.array([1, 0, 1, 1]))]
+    scores = {"hidden": np.arange(3.0)}
+    structure = minimal_structure(model, data, scores=scores)
+    np.testing.assert_array_equal(structure.keep["hidden"], [False, False, True])
+    assert structure.accuracy == structure.original_accuracy == 3 / 4
+
+
 def test_superfluous_channels_go_in_blocks():
     model = classifier(first=48)
     dead = np.arange(48) >= 6
