@@ -87,10 +87,11 @@ def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
     """
 
     def remoteness(producer: Producer) -> np.ndarray:
-        filters = _filters(producer)
-        distances = np.array(
-            [np.linalg.norm(filters - one, axis=1).sum() for one in filters]
-        )
+        products = _filters(producer) @ _filters(producer).T
+        squares = np.diag(products)
+        # (a - b)^2 = a^2 + b^2 - 2ab, which rounding may bring below zero.
+        squared = squares[:, None] + squares[None, :] - 2 * products
+        distances = np.sqrt(np.maximum(squared, 0.0)).sum(axis=1)
         return distances / (distances.mean() or 1.0)
 
     return _summed(spaces, remoteness)

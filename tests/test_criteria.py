@@ -8,7 +8,7 @@ from support import assert_plain, outputs, randomise
 from test_wrap import small_model
 
 import resrep_tf
-from resrep_tf import criteria
+from resrep_tf import criteria, models
 from resrep_tf.slicing import reinitialise
 from resrep_tf.verify import compare
 
@@ -240,6 +240,23 @@ def test_shrinking_is_uniform_and_fresh():
         np.testing.assert_array_equal(layer.gamma, np.ones(layer.gamma.shape))
         np.testing.assert_array_equal(layer.moving_mean, np.zeros(layer.gamma.shape))
     assert compare(outputs(slim), outputs(criteria.shrink(model, 0.5, "all"))) > 0.01
+
+
+@pytest.mark.slow
+def test_the_papers_uniformly_shrunk_resnet50():
+    """Table 3: half the width of all target layers is 55.4% fewer FLOPs."""
+    model = models.build("resnet50", (224, 224, 3), 1000)
+    slim = criteria.shrink(model, 0.5535, models.targets("resnet50"))
+    removed = 1 - resrep_tf.count_flops(slim) / resrep_tf.count_flops(model)
+    assert removed == pytest.approx(0.554, abs=1e-3)
+    pairs = [
+        (layer.filters, slim.get_layer(layer.name).filters)
+        for layer in model.layers
+        if hasattr(layer, "filters")
+    ]
+    narrower = [(before, after) for before, after in pairs if after < before]
+    assert len(narrower) == 32
+    assert all(abs(after - before / 2) <= 1 for before, after in narrower)
 
 
 def test_shrinking_adds_no_bias():
