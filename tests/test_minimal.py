@@ -116,6 +116,15 @@ def test_a_channel_that_had_to_stay_gets_another_chance():
     assert structure.accuracy == structure.original_accuracy == 3 / 4
 
 
+def test_filters_give_the_structure_of_the_plain_model():
+    model = classifier()
+    data = labelled(model)
+    plain = minimal_structure(model, data)
+    wrapped = minimal_structure(resrep_tf.wrap(model, compactor="filters"), data)
+    assert plain.widths == wrapped.widths
+    assert plain.flops == wrapped.flops < plain.original_flops
+
+
 def test_superfluous_channels_go_in_blocks():
     model = classifier(first=48)
     dead = np.arange(48) >= 6
