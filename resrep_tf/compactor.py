@@ -1,6 +1,6 @@
 """The compactor: the part of the network that learns to forget."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ from resrep_tf.rules import Channelwise, register
 from resrep_tf.rules.base import VARYING, ZERO
 from resrep_tf.rules.channelwise import Activation
 
-KINDS = ("matrix", "vector")
+MATRIX, VECTOR, FILTERS = KINDS = ("matrix", "vector", "filters")
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")
@@ -24,8 +24,10 @@ class Compactor(keras.layers.Layer):
 
     Args:
         targets: Names of the layers whose channels it prunes.
-        kind: `"matrix"`, a 1x1 convolution without bias, or `"vector"`, one scale
-            per channel (a variant in the paper's Table 3).
+        kind: `"matrix"`, a 1x1 convolution without bias; `"vector"`, one scale per
+            channel (a variant in the paper's Table 3); or `"filters"`, which stands in
+            for the target layer's own filters: they are trained to be forgotten in its
+            place, and its kernel stays a vector of ones (Sect. 4.3).
         axis: The channel axis.
 
     The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
@@ -51,6 +53,7 @@ class Compactor(keras.layers.Layer):
         self.kind = kind
         self.axis = axis
         self.supports_masking = True
+        self._filters: Callable[[], keras.Variable] | None = None
 
     def build(self, input_shape):
         width = input_shape[self.axis]
@@ -59,11 +62,12 @@ class Compactor(keras.layers.Layer):
                 f"The channel axis {self.axis} of a Compactor's input must be known. "
                 f"Received: input_shape={input_shape}"
             )
-        matrix = self.kind == "matrix"
+        matrix = self.kind == MATRIX
         self.kernel = self.add_weight(
             name="kernel",
             shape=(width, width) if matrix else (width,),
             initializer="identity" if matrix else "ones",
+            trainable=self.kind != FILTERS,
         )
         self.mask = self.add_weight(
             name="mask",
@@ -76,7 +80,7 @@ class Compactor(keras.layers.Layer):
     def call(self, inputs):
         axis = self.axis % len(inputs.shape)
         last = len(inputs.shape) - 1
-        if self.kind == "vector":
+        if self.kind != MATRIX:
             shape = [1] * len(inputs.shape)
             shape[axis] = -1
             return inputs * ops.reshape(self.kernel, shape)
@@ -90,9 +94,19 @@ class Compactor(keras.layers.Layer):
     def width(self) -> int:
         return self.kernel.shape[-1]
 
+    def stand_in_for(self, filters: keras.Variable) -> None:
+        """Names the filters that kind `"filters"` stands for."""
+        # Behind a function: a layer takes a variable for its own, and would save it.
+        self._filters = lambda: filters
+
+    @property
+    def rows(self) -> keras.Variable:
+        """What is trained to be forgotten: the kernel, or the target's filters."""
+        return self.kernel if self._filters is None else self._filters()
+
     def row_norms(self):
-        """The paper's metric t: the norm of every row of the kernel."""
-        return forgetting.row_norms(self.kernel)
+        """The paper's metric t: the norm of every row."""
+        return forgetting.row_norms(self.rows)
 
     def matrix(self, keep: np.ndarray | slice = slice(None)) -> np.ndarray:
         """The kernel as a matrix in float64, whatever the kind.
@@ -101,7 +115,7 @@ class Compactor(keras.layers.Layer):
             keep: Which columns (the paper's rows) to return.
         """
         kernel = ops.convert_to_numpy(self.kernel)
-        matrix = kernel if self.kind == "matrix" else np.diag(kernel)
+        matrix = kernel if self.kind == MATRIX else np.diag(kernel)
         return matrix[:, keep].astype(np.float64)
 
     def get_config(self):

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from resrep_tf import flops, flow
-from resrep_tf.compactor import Compactor, SplitActivation
+from resrep_tf.compactor import FILTERS, Compactor, SplitActivation
 from resrep_tf.conversion_report import ConversionReport, LayerChange
 from resrep_tf.graph import ChannelGraph
 from resrep_tf.model import ResRepModel
@@ -72,8 +72,8 @@ def convert(
     norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
     rows = _kept_rows(pruner, norms, epsilon, keep, drop_masked)
     graph = ChannelGraph(pruner)
-    dropping = decide(graph, rows)
-    slim = _Narrower(graph, rows, dropping, fuse_bn).build()
+    dropping = decide(graph, _zeros(graph, rows))
+    slim = Narrower(graph, dropping, fuse_bn, rows).build()
     report = _report(pruner, graph, norms, rows, dropping, slim)
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
@@ -151,12 +151,29 @@ class Dropping:
     stuck: dict[str, list[int]] = field(default_factory=dict)
 
 
-def decide(graph: ChannelGraph, rows: dict[Compactor, np.ndarray]) -> Dropping:
-    """Finds the channels that can be dropped exactly."""
+def _zeros(
+    graph: ChannelGraph, rows: dict[Compactor, np.ndarray]
+) -> dict[int, np.ndarray]:
+    """What `decide` is to know of the compactors: dropped rows are zero."""
+    return {
+        id(call): np.where(rows[call.op], np.nan, 0.0)
+        for call in graph.calls.values()
+        if isinstance(call.op, Compactor)
+    }
+
+
+def decide(graph: ChannelGraph, removed: Mapping[int, np.ndarray]) -> Dropping:
+    """Finds the channels that can be dropped exactly.
+
+    Args:
+        graph: The model's graph.
+        removed: Where channels are removed: by id of a call, the constant that takes
+            the place of each channel of its output, NaN for those that stay.
+    """
 
     def transfer(call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        if isinstance(call.op, Compactor):
-            return [np.where(rows[call.op], np.nan, 0.0)]
+        if id(call) in removed:
+            return [removed[id(call)]]
         return call.rule.constants(call, inputs)
 
     def unknown(tensor: Tensor) -> np.ndarray:
@@ -167,8 +184,8 @@ def decide(graph: ChannelGraph, rows: dict[Compactor, np.ndarray]) -> Dropping:
     )
     keep = np.ones(graph.num_channels, bool)
     for call in graph.calls.values():
-        if isinstance(call.op, Compactor):
-            keep[call.outputs[0].channels[~rows[call.op]]] = False
+        if id(call) in removed:
+            keep[call.outputs[0].channels[~np.isnan(removed[id(call)])]] = False
     dropping = Dropping(keep, constants)
     wanted = ~keep
     folded: dict[tuple[int, int], np.ndarray] = {}
@@ -202,18 +219,18 @@ def decide(graph: ChannelGraph, rows: dict[Compactor, np.ndarray]) -> Dropping:
 # === Building ===
 
 
-class _Narrower(Rebuilder):
-    """Copies a wrapped model without its compactors and dropped channels."""
+class Narrower(Rebuilder):
+    """Copies a model without its compactors, if it has any, and dropped channels."""
 
     def __init__(
         self,
         graph: ChannelGraph,
-        rows: dict[Compactor, np.ndarray],
         dropping: Dropping,
         fuse_bn: bool,
+        rows: Mapping[Compactor, np.ndarray] | None = None,
     ):
         super().__init__(graph)
-        self._rows = rows
+        self._rows = rows or {}
         self._dropping = dropping
         self._fuse_bn = fuse_bn
         self._merged: set[int] = set()  # Ids of operations that vanish.
@@ -383,7 +400,9 @@ def _verify(
         expected = pruner(inputs, training=False)
     difference = compare(expected, slim(inputs, training=False))
     damage = None
-    if drop_masked or report.largest_norm_dropped > 0:
+    # A filter that is zero still leaves the constant of its BatchNorm behind.
+    filters = any(compactor.kind == FILTERS for compactor in rows)
+    if drop_masked or report.largest_norm_dropped > 0 or filters:
         damage = compare(pruner(inputs, training=False), expected)
     if not difference <= limit:
         raise ValueError(

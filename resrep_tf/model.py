@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from resrep_tf import forgetting, replicas
-from resrep_tf.compactor import Compactor
+from resrep_tf.compactor import FILTERS, Compactor
 from resrep_tf.graph import ChannelGraph
 
 MOMENTUM = 0.99
@@ -39,6 +39,7 @@ class ResRepModel(keras.Model):
         self.masked_strength = self._state("masked_strength", value=LASSO_STRENGTH)
         self.epsilon = self._state("epsilon", value=1e-5)
         self.flops_removed = self._state("flops_removed")
+        self._name_filters()
 
     def _state(self, name: str, dtype: str = "float32", value: float = 0.0):
         return self.add_weight(
@@ -88,6 +89,24 @@ class ResRepModel(keras.Model):
         """How many batches an optimizer step takes: more than one to accumulate."""
         return _inner(self.optimizer).gradient_accumulation_steps or 1
 
+    def _name_filters(self) -> None:
+        """Tells compactors of kind "filters" what they stand for, once it exists."""
+        if not self._trains_filters:
+            return
+        graph = ChannelGraph(self)
+        producers = {
+            space.channels.tobytes(): space.producers[0] for space in graph.spaces
+        }
+        for call in graph.calls.values():
+            if isinstance(call.op, Compactor) and call.op.kind == FILTERS:
+                producer = producers[call.outputs[0].channels.tobytes()]
+                filters, _ = producer.calls[0].rule.filters(producer.layer)
+                call.op.stand_in_for(filters)
+
+    @property
+    def _trains_filters(self) -> bool:
+        return any(compactor.kind == FILTERS for compactor in self.compactors)
+
     # === Compiling ===
 
     def compile(
@@ -108,7 +127,8 @@ class ResRepModel(keras.Model):
             compactor_optimizer: Trains the compactors, with its own learning rate.
                 By default SGD with momentum 0.99 whose learning rate is that of
                 `optimizer` at every step. A number is taken as another momentum
-                for that default.
+                for that default. Filters have the momentum of `optimizer`, which
+                must be SGD, unless another is given.
             lasso_strength: The Lasso's strength on the compactors, lambda.
             masked_strength: Its strength on masked rows; the same by default, as in
                 the paper. On a short run masked rows need a strong pull to be
@@ -139,7 +159,9 @@ class ResRepModel(keras.Model):
             compactor_optimizer, (int, float)
         )
         if self._follows:
-            momentum = MOMENTUM if compactor_optimizer is None else compactor_optimizer
+            momentum = compactor_optimizer
+            if momentum is None:
+                momentum = self._usual_momentum()
             compactor_optimizer = self._follower(momentum)
         self.compactor_optimizer = self._checked(compactor_optimizer)
         self._check_trainers()
@@ -151,6 +173,18 @@ class ResRepModel(keras.Model):
         ]:
             if not optimizer.built:
                 optimizer.build(variables)
+
+    def _usual_momentum(self) -> float:
+        """That of the paper for compactors; filters train like everything else."""
+        if not self._trains_filters:
+            return MOMENTUM
+        main = _inner(self.optimizer)
+        if not isinstance(main, keras.optimizers.SGD):
+            raise ValueError(
+                "Without SGD it is not clear how to train filters: give "
+                f"`compactor_optimizer`. Received: optimizer={main!r}"
+            )
+        return main.momentum
 
     def _follower(self, momentum: float) -> keras.Optimizer:
         if not 0 <= momentum < 1:
@@ -235,7 +269,7 @@ class ResRepModel(keras.Model):
     # === Training ===
 
     def _forgetting(self) -> list[Any]:
-        return [compactor.kernel for compactor in self.compactors]
+        return [compactor.rows for compactor in self.compactors]
 
     def _remembering(self) -> list[Any]:
         kernels = {id(kernel) for kernel in self._forgetting()}
@@ -295,7 +329,7 @@ class ResRepModel(keras.Model):
         )
         reset = []
         for gradient, compactor in zip(gradients, self.compactors, strict=True):
-            kernel = ops.convert_to_tensor(compactor.kernel)
+            kernel = ops.convert_to_tensor(compactor.rows)
             if gradient is None:
                 gradient = ops.zeros_like(kernel)
             gradient = gradient / ops.cast(scale, gradient.dtype)
@@ -339,7 +373,7 @@ class ResRepModel(keras.Model):
             norms = compactor.row_norms()
             gone = (compactor.mask < 0.5) & (norms <= ops.cast(reach, norms.dtype))
             stays = ops.cast(~gone, norms.dtype)
-            compactor.kernel.assign(compactor.kernel * stays)
+            compactor.rows.assign(compactor.rows * stays)
             if optimizer.momentum:
                 velocity = optimizer.momentums[number]
                 velocity.assign(velocity * stays)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from resrep_tf.compactor import KINDS, Compactor, SplitActivation
+from resrep_tf.compactor import FILTERS, KINDS, Compactor, SplitActivation
 from resrep_tf.graph import ChannelGraph, Producer, Space
 from resrep_tf.model import ResRepModel
 from resrep_tf.rebuild import Rebuilder
@@ -32,7 +32,9 @@ def wrap(
             layers of the stream share. Or layer
             names, a compiled regular expression that layer names must match from
             their start, or a function from a layer to True or False.
-        compactor: `"matrix"`, or `"vector"` for one scale per channel.
+        compactor: `"matrix"`, or `"vector"` for one scale per channel. With
+            `"filters"` nothing is re-parameterised: the target layers' own filters are
+            trained to be forgotten (the paper's Res without Rep).
 
     Example:
 
@@ -52,6 +54,8 @@ def wrap(
     check_not_wrapped(graph)
     check_finite(graph)
     spaces = choose_spaces(graph, targets)
+    if compactor == FILTERS:
+        check_filters(spaces)
     pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
     pruner.dtype_policy = model.dtype_policy
     return pruner
@@ -212,3 +216,23 @@ def check_finite(graph: ChannelGraph) -> None:
             "Every weight must be finite. Load a model that trained without NaN. "
             f"Received: layers with NaN or infinite weights: {bad}"
         )
+
+
+def check_filters(spaces: list[Space]) -> None:
+    """Raises unless each space is made by one variable that can be trained."""
+    for space in spaces:
+        producer = space.producers[0]
+        _, axis = producer.calls[0].rule.filters(producer.layer)
+        why = None
+        if len(space.producers) > 1:
+            why = "shares its channels with other layers"
+        elif axis != -1:
+            why = "has its output channels on another axis than the last"
+        elif not producer.layer.trainable:
+            why = "is frozen"
+        if why is not None:
+            raise ValueError(
+                f"The filters of `{producer.name}` cannot be trained to be forgotten: "
+                f"the layer {why}. Leave it out of `targets`. "
+                "Received: compactor='filters'"
+            )

@@ -90,7 +90,7 @@ def test_the_matrix_of_a_vector_is_diagonal():
 # === As a Keras layer ===
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["matrix", "vector"])
 def test_only_the_kernel_is_trained(kind):
     compactor = Compactor(kind=kind)
     compactor.build((None, 6))
@@ -178,7 +178,7 @@ def test_time_steps_stay_masked():
 
 def test_unknown_kind():
     with pytest.raises(
-        ValueError, match=r"'matrix', 'vector'\)\. Received: kind='row'"
+        ValueError, match=r"'vector', 'filters'\)\. Received: kind='row'"
     ):
         Compactor(kind="row")
 

@@ -98,6 +98,10 @@ class Kernel(Rule):
     def store(self, kernel: np.ndarray) -> np.ndarray:
         return kernel
 
+    def filters(self, layer: keras.Layer) -> tuple[keras.Variable, int]:
+        """The variable that makes the outputs, and its axis of output channels."""
+        return layer.kernel, -1
+
     def grouped(self, layer: keras.Layer) -> bool:
         return layer.groups > 1
 
@@ -204,6 +208,9 @@ class ConvTranspose(Kernel):
     def store(self, kernel):
         return np.swapaxes(kernel, -1, -2)
 
+    def filters(self, layer):
+        return layer.kernel, -2
+
     def grouped(self, layer):
         return getattr(layer, "groups", 1) > 1
 
@@ -228,6 +235,9 @@ class Dense(Kernel):
 @register(layers.SeparableConv1D, layers.SeparableConv2D)
 class SeparableConv(Kernel):
     """A depthwise kernel and a pointwise kernel in one layer."""
+
+    def filters(self, layer):
+        return layer.pointwise_kernel, -1
 
     def grouped(self, layer):
         return False

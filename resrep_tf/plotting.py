@@ -1,0 +1,159 @@
+"""How figures look and how they are written; what they show is in `figures`."""
+
+import functools
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind people can tell apart, without those that
+# are hard to see on white.
+BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY = "#CC79A7", "#56B4E9"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+INK, RULE, SHADE = "#1a1a1a", "#dadada", "#c9c9c9"
+
+# One or two columns of a page, in inches.
+COLUMN, PAGE = 3.5, 7.1
+
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Arial", "sans-serif"],
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "legend.borderaxespad": 0.0,
+    "legend.handlelength": 1.6,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    # Text stays text, and nothing depends on when or where a figure is made.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "resrep_tf",
+}
+
+
+def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function draw in the house style, whatever a user has configured."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with _matplotlib().style.context(["default", _STYLE]):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib.figure
+        import matplotlib.style
+    except ImportError as error:
+        raise ImportError(
+            "Figures need matplotlib, which is not installed: `pip install matplotlib`."
+        ) from error
+    return matplotlib
+
+
+@styled
+def save(figure: "Figure", path: str | Path) -> tuple[Path, Path]:
+    """Writes a figure as .png and as .svg; returns both paths.
+
+    Args:
+        figure: The figure.
+        path: The files' name without their suffix.
+    """
+    path = Path(path)
+    files = path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.svg")
+    figure.savefig(files[0], metadata={"Software": None})
+    files[1].write_text(svg(figure), encoding="utf-8")
+    return files
+
+
+@styled
+def svg(figure: "Figure") -> str:
+    """A figure as the text of an SVG file."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
+
+
+# === Parts of a figure ===
+
+
+def new_figure(width: float, height: float) -> "Figure":
+    return _matplotlib().figure.Figure((width, height), layout="constrained")
+
+
+def look(number: int, markers: bool = False) -> dict[str, Any]:
+    """How the series of this number is drawn: by colour, and by marker or dash."""
+    turn, place = divmod(number, len(COLOURS))
+    return {
+        "color": COLOURS[place],
+        "marker": MARKERS[place] if markers else "",
+        "linestyle": ("-", "--", ":")[turn % 3],
+    }
+
+
+def plain(text: str) -> str:
+    """Text that is not mathematics, even if there are dollars in it."""
+    return text.replace("$", r"\$")
+
+
+def legend(axes: "Axes") -> None:
+    """A legend above the axes, where it hides nothing."""
+    count = len(axes.get_legend_handles_labels()[1])
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.02),
+        ncols=count if count < 4 else 2,
+        columnspacing=1.2,
+    )
+
+
+def note(axes: "Axes", text: str, height: float) -> None:
+    """A word above a horizontal line, at its right end."""
+    axes.annotate(
+        text,
+        (1, height),
+        (0, 2),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=6.5,
+    )
+
+
+def percent(axis: Any) -> None:
+    """Shares from 0 to 1 as per cent, without the sign: that is in the label."""
+    axis.set_major_formatter(lambda share, _: f"{round(100 * share, 3):g}")
+
+
+def whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
