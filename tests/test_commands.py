@@ -439,11 +439,11 @@ def test_output_must_be_a_new_folder_that_can_be_written(tmp_path):
 def test_table_is_aligned():
     before = Figures(2_000_000, 1000, 40_000, {1: 0.002, 32: 0.02}, 0.9, 1.0)
     after = Figures(1_000_000, 400, 20_000, {1: 0.001, 32: 0.015}, 0.895, 1.0)
-    lines = table(before, after).splitlines()
+    lines = table(before.to_dict(), after.to_dict()).splitlines()
     assert len({len(line) for line in lines}) == 1
-    assert lines[1].split()[-3:] == ["2,000,000", "1,000,000", "-50.0%"]
-    assert lines[4].split()[-3:] == ["2.00", "1.00", "-50.0%"]
-    assert lines[6].split()[-3:] == ["90.00%", "89.50%", "-0.50"]
+    assert lines[1].split()[-3:] == ["2,000,000", "1,000,000", "−50.0%"]
+    assert lines[4].split()[-3:] == ["2.00", "1.00", "−50.0%"]
+    assert lines[6].split()[-4:] == ["90.00%", "89.50%", "−0.50", "points"]
 
 
 def test_the_installed_package_finds_recipes_from_anywhere(tmp_path):

@@ -27,6 +27,7 @@ FILES = {
     "pruned.keras",
     "pruned.tflite",
     "pruner.keras",
+    "report.html",
     "report.json",
     "run.flags",
     "saved_model",
@@ -260,6 +261,7 @@ def test_convert_repeats_the_conversion(finished, tmp_path):
     assert {path.name for path in (tmp_path / "folder").iterdir()} == {
         "pruned.keras",
         "pruned.tflite",
+        "report.html",
         "report.json",
         "saved_model",
     }

@@ -30,6 +30,7 @@ PRUNED = "pruned.keras"
 SAVED_MODEL = "saved_model"
 TFLITE = "pruned.tflite"
 REPORT = "report.json"
+REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
 _TEMPORARY = ".partial-"
 

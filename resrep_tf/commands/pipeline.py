@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import resrep_tf
 from resrep_tf import data, models
@@ -18,8 +17,8 @@ from resrep_tf.commands import (
     architectures,
     evaluation,
     export,
-    latency,
     output,
+    reporting,
     training,
 )
 from resrep_tf.commands import settings as settings_module
@@ -28,7 +27,6 @@ from resrep_tf.commands.errors import CommandError, blame
 from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.metrics import MetricsFile
 from resrep_tf.commands.settings import Settings
-from resrep_tf.commands.table import Figures, table
 from resrep_tf.commands.training import Trainer
 from resrep_tf.commands.workers import Workers, start
 
@@ -78,8 +76,7 @@ def _header(folder: Path) -> str:
 
 def _finished(folder: Path) -> str:
     report = json.loads((folder / output.REPORT).read_text("utf-8"))
-    before, after = (Figures.from_dict(report[key]) for key in ("before", "after"))
-    return f"{table(before, after)}\n\nEverything is in {folder}"
+    return reporting.summary(report, folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +163,25 @@ class Job:
         with output.atomic(self.folder / output.PRUNER) as path:
             pruner.save(path)
         slim, conversion = self.convert(pruner)
-        self.report(self.deployable(base), slim, base_scores, plan, conversion)
+        base = self.deployable(base)
+        figures = reporting.measure(
+            {"before": base, "after": slim},
+            {"before": base_scores, "after": self.evaluate(slim, "the pruned model")},
+            {
+                "before": self.folder / output.BASE,
+                "after": self.folder / output.PRUNED,
+            },
+            self.data.input_shape,
+        )
+        reporting.write(
+            self.folder,
+            self.settings,
+            figures,
+            plan,
+            conversion,
+            resrep_tf.explain(base),
+            self.trainer.metrics.rows,
+        )
 
     def work(self) -> None:
         """Does another worker's part: training."""
@@ -319,61 +334,6 @@ class Job:
         print("Exporting")
         export.write(slim, self.folder)
         return slim, conversion
-
-    def report(
-        self,
-        base: keras.Model,
-        slim: keras.Model,
-        base_scores: evaluation.Scores,
-        plan: resrep_tf.Plan,
-        conversion: resrep_tf.ConversionReport,
-    ) -> None:
-        """Measures, prints the table and writes report.json."""
-        scores = self.evaluate(slim, "the pruned model")
-        print("Measuring latency")
-        seconds = latency.measure(
-            {
-                "before": evaluation.predictor(base),
-                "after": evaluation.predictor(slim),
-            },
-            self.data.input_shape,
-        )
-        before = self._figures(base, output.BASE, seconds["before"], base_scores)
-        after = self._figures(slim, output.PRUNED, seconds["after"], scores)
-        output.write_json(
-            self.folder / output.REPORT,
-            {
-                "arch": self.settings.arch,
-                "dataset": self.settings.dataset,
-                "flops_target": self.settings.flops_target,
-                "before": before.to_dict(),
-                "after": after.to_dict(),
-                "plan": plan.to_dict(),
-                "conversion": conversion.to_dict(),
-                "versions": {
-                    "resrep_tf": resrep_tf.__version__,
-                    "keras": keras.__version__,
-                    "tensorflow": tf.__version__,
-                },
-            },
-        )
-        print(f"\n{table(before, after)}\n\nEverything is in {self.folder}")
-
-    def _figures(
-        self,
-        model: keras.Model,
-        file: str,
-        seconds: dict[int, float],
-        scores: evaluation.Scores,
-    ) -> Figures:
-        return Figures(
-            flops=resrep_tf.count_flops(model, self.data.input_shape),
-            params=model.count_params(),
-            bytes=output.size(self.folder / file),
-            latency=seconds,
-            accuracy=scores.accuracy,
-            top5_accuracy=scores.top5_accuracy,
-        )
 
 
 def _check_replicas(settings: Settings, workers: Workers) -> None:

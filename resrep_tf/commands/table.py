@@ -1,7 +1,10 @@
 """Before and after, in figures."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
+
+from resrep_tf.comparison import changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,33 +31,14 @@ class Figures:
         """Returns plain, JSON-compatible values."""
         return dataclasses.asdict(self)
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Figures":
-        """The inverse of `to_dict`, after a way through JSON."""
-        latency = {int(batch): value for batch, value in values["latency"].items()}
-        return cls(**(values | {"latency": latency}))
 
-
-def table(before: Figures, after: Figures) -> str:
-    """Compares two models, in aligned columns."""
+def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Compares the figures of two models, as dictionaries, in aligned columns."""
     rows = [("", "before", "after", "change")]
-
-    def add(label: str, old: float, new: float, form: str) -> None:
-        rows.append(
-            (label, form.format(old), form.format(new), f"{new / old - 1:+.1%}")
-        )
-
-    def add_share(label: str, old: float, new: float) -> None:
-        rows.append((label, f"{old:.2%}", f"{new:.2%}", f"{100 * (new - old):+.2f}"))
-
-    add("FLOPs (multiply-adds)", before.flops, after.flops, "{:,}")
-    add("parameters", before.params, after.params, "{:,}")
-    add("size on disk (kB)", before.bytes / 1e3, after.bytes / 1e3, "{:,.1f}")
-    for batch, seconds in before.latency.items():
-        label = f"latency, batch {batch} (ms)"
-        add(label, 1e3 * seconds, 1e3 * after.latency[batch], "{:.2f}")
-    add_share("top-1 accuracy", before.accuracy, after.accuracy)
-    add_share("top-5 accuracy", before.top5_accuracy, after.top5_accuracy)
+    rows += [
+        (change.label, change.before, change.after, change.change)
+        for change in changes(before, after)
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(
         row[0].ljust(widths[0])
