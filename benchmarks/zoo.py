@@ -186,7 +186,9 @@ share is its part of the network's MACs. The reasons, in other words:
   channels, so all that it touches stays. A LayerNormalization, for example, computes
   its mean and variance over all channels, and would compute others without some of
   them: in a ConvNeXt that holds the residual streams, but not the wide layers inside of
-  its blocks. [A rule](rules.md) can be added for types of your own.
+  its blocks. Some networks of keras-hub are made of layers that are whole blocks: what
+  happens inside of them is not visible, so they are left as they are. [A
+  rule](rules.md) can be added for types of your own.
 - **A constant other than zero where a layer pads its input**: behind a BatchNorm or a
   bias, a removed channel does not stay zero but becomes a constant. A 1 × 1 convolution
   takes that into its bias. A larger one sees the constant inside of the image and zeros

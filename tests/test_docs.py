@@ -1,6 +1,7 @@
 """The examples in the documentation run, and do what they say."""
 
 import re
+import runpy
 from pathlib import Path
 
 import keras
@@ -9,7 +10,14 @@ from support import assert_prunes_exactly
 
 from resrep_tf.rules.base import _RULES
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+
+def test_the_zoo_shows_the_figures_that_were_measured():
+    zoo = runpy.run_path(str(ROOT / "benchmarks" / "zoo.py"))
+    page = (DOCS / "zoo.md").read_text(encoding="utf-8")
+    assert page == zoo["render"](zoo["load"]())
 
 
 def test_a_custom_layer_becomes_prunable(monkeypatch):
