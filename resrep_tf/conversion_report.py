@@ -82,10 +82,11 @@ class ConversionReport:
             f"({self.flops_removed:.2%} removed), "
             f"parameters {self.params:,} -> {self.new_params:,}"
         )
-        lines.append(
-            f"{self.rows_dropped:,} compactor rows dropped, "
-            f"the largest of norm {self.largest_norm_dropped:.3g}"
-        )
+        if self.rows_dropped:
+            lines.append(
+                f"{self.rows_dropped:,} compactor rows dropped, "
+                f"the largest of norm {self.largest_norm_dropped:.3g}"
+            )
         for reason, channels in self.kept.items():
             lines.append(f"{channels} channels had to stay: {reason}")
         if self.difference is not None:

@@ -75,8 +75,9 @@ def render(
 
 def _subtitle(report: Mapping[str, Any]) -> str:
     removed = report["conversion"]["flops_removed"]
+    method = report.get("method", "resrep").replace("resrep", "ResRep")
     return (
-        f"Channels pruned with ResRep: {removed:.1%} of the FLOPs removed, "
+        f"Method: {method}. {removed:.1%} of the FLOPs removed, "
         f"{report['flops_target']:.1%} asked for. FLOPs are multiply-adds."
     )
 
@@ -194,10 +195,11 @@ def _course(report: Mapping[str, Any]) -> str:
             f"{plan['warmup_steps']:,} on, every {plan['interval']:,} steps, up to "
             f"{plan['step']:,} more each time."
         )
-    lines.append(
-        f"{conversion['rows_dropped']:,} compactor rows were dropped, the largest of "
-        f"norm {conversion['largest_norm_dropped']:.3g}."
-    )
+    if conversion["rows_dropped"]:
+        lines.append(
+            f"{conversion['rows_dropped']:,} compactor rows were dropped, the largest "
+            f"of norm {conversion['largest_norm_dropped']:.3g}."
+        )
     if conversion.get("difference") is not None:
         lines.append(
             "The converted model was compared with the trained one on random inputs: "

@@ -18,7 +18,7 @@ import resrep_tf
 from resrep_tf import data
 from resrep_tf.commands import convert, evaluate, pipeline, training
 from resrep_tf.commands.errors import CommandError
-from resrep_tf.commands.pipeline import leftover
+from resrep_tf.commands.methods import leftover
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = {

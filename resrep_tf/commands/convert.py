@@ -10,7 +10,7 @@ import resrep_tf
 from resrep_tf.commands import export, output
 from resrep_tf.commands.errors import CommandError, blame
 from resrep_tf.commands.flagset import FlagSet
-from resrep_tf.commands.pipeline import leftover
+from resrep_tf.commands.methods import leftover
 
 USAGE = """
 Turns a wrapped model into a plain Keras model without its forgotten channels:

@@ -2,29 +2,27 @@
 
 import dataclasses
 import json
-import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
-import numpy as np
 
 import resrep_tf
-from resrep_tf import data, models
+from resrep_tf import data
 from resrep_tf.commands import (
     architectures,
     evaluation,
     export,
+    methods,
     output,
     reporting,
     training,
 )
 from resrep_tf.commands import settings as settings_module
-from resrep_tf.commands.checkpoints import Checkpoints, transfer
+from resrep_tf.commands.checkpoints import Checkpoints
 from resrep_tf.commands.errors import CommandError, blame
 from resrep_tf.commands.interruption import Interruption
+from resrep_tf.commands.methods import Method
 from resrep_tf.commands.metrics import MetricsFile
 from resrep_tf.commands.settings import Settings
 from resrep_tf.commands.training import Trainer
@@ -86,10 +84,12 @@ class Job:
     Attributes:
         settings: What to do.
         trainer: Trains models, on all devices.
+        method: Prunes.
     """
 
     settings: Settings
     trainer: Trainer
+    method: Method
 
     @classmethod
     def prepare(
@@ -126,10 +126,10 @@ class Job:
             Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
             interruption,
         )
-        job = cls(settings, trainer)
+        job = cls(settings, trainer, methods.make(settings, trainer))
         if settings.epochs:
             # Not the base itself: building it draws random numbers.
-            job.wrap(job.build(settings.init_weights))
+            job.method.check(job.build(settings.init_weights))
         return job
 
     @property
@@ -159,11 +159,10 @@ class Job:
         if self.settings.epochs == 0:
             print(f"base: {base_scores}\n--epochs=0: done after the base.")
             return
-        pruner, plan = self.prune(base)
-        with output.atomic(self.folder / output.PRUNER) as path:
-            pruner.save(path)
-        slim, conversion = self.convert(pruner)
-        base = self.deployable(base)
+        outcome = self.method.finish(base, self.method.train(base))
+        base, slim = self.deployable(base), self.deployable(outcome.model)
+        print("Exporting")
+        export.write(slim, self.folder)
         figures = reporting.measure(
             {"before": base, "after": slim},
             {"before": base_scores, "after": self.evaluate(slim, "the pruned model")},
@@ -177,8 +176,7 @@ class Job:
             self.folder,
             self.settings,
             figures,
-            plan,
-            conversion,
+            outcome,
             resrep_tf.explain(base),
             self.trainer.metrics.rows,
         )
@@ -187,7 +185,7 @@ class Job:
         """Does another worker's part: training."""
         base = self.make_base()
         if self.settings.epochs:
-            self.prune(base)
+            self.method.train(base)
 
     # === Base ===
 
@@ -249,92 +247,6 @@ class Job:
         predict = evaluation.predictor(model)
         return evaluation.evaluate(predict, self.data, title, self.settings.eval_steps)
 
-    # === Pruning ===
-
-    def wrap(self, base: keras.Model) -> tuple[Any, resrep_tf.Plan]:
-        """The wrapped, compiled model, and what is to be expected of the run."""
-        settings = self.settings
-        with blame("targets"):
-            pruner = resrep_tf.wrap(base, _targets(settings), settings.compactor)
-        if settings.sync_batchnorm:
-            training.synchronise(pruner)
-        rate = training.learning_rate(
-            settings.learning_rate,
-            settings.lr_schedule,
-            settings.lr_boundaries,
-            self.steps_per_epoch,
-            settings.epochs,
-        )
-        pruner.compile(
-            training.optimizer(rate, settings.momentum, settings),
-            compactor_optimizer=settings.compactor_momentum,
-            lasso_strength=settings.lasso_strength,
-            masked_strength=settings.masked_strength,
-            snap=settings.snap,
-            jit_compile=settings.jit_compile,
-            **evaluation.compile_arguments(base, self.data.classes),
-        )
-        with blame("flops_target"):
-            plan = resrep_tf.plan(
-                pruner,
-                settings.flops_target,
-                settings.epochs * self.steps_per_epoch,
-                **self._selection(),
-            )
-        return pruner, plan
-
-    def _selection(self) -> dict[str, Any]:
-        settings = self.settings
-        return {
-            "warmup_steps": round(settings.warmup_epochs * self.steps_per_epoch),
-            "interval": settings.selection_interval,
-            "step": settings.selection_step,
-            "min_width": settings.min_width,
-            "round_to": settings.round_to,
-            "epsilon": settings.epsilon,
-            "schedule": settings.schedule,
-        }
-
-    def prune(self, base: keras.Model) -> tuple[Any, resrep_tf.Plan]:
-        """Trains the wrapped model until its channels are forgotten."""
-        settings = self.settings
-        with self.trainer.workers.strategy.scope():
-            pruner, plan = self.wrap(base)
-        if self.trainer.workers.chief:
-            print(f"Pruning, {settings.epochs} epochs\n{plan}")
-        selection = resrep_tf.ChannelSelection(
-            settings.flops_target,
-            total_steps=settings.epochs * self.steps_per_epoch,
-            **self._selection(),
-        )
-        with warnings.catch_warnings():
-            # What it warns of is in the plan, just printed.
-            warnings.filterwarnings("ignore", module="resrep_tf.callbacks")
-            self.trainer.train(pruner, "prune", settings.epochs, [selection])
-        # The same without replicas, which one worker can read without the others.
-        plain, _ = self.wrap(base)
-        transfer(pruner, plain)
-        return plain, plan
-
-    # === Conversion ===
-
-    def convert(self, pruner: Any) -> tuple[keras.Model, resrep_tf.ConversionReport]:
-        """Makes the plain, narrower model and writes it in all its forms."""
-        settings = self.settings
-        slim, conversion = resrep_tf.convert(
-            pruner,
-            epsilon=settings.epsilon,
-            drop_masked=settings.drop_masked,
-            return_report=True,
-        )
-        slim = self.deployable(slim)
-        print(conversion)
-        if not settings.drop_masked:
-            print(leftover(pruner, settings.epsilon), end="")
-        print("Exporting")
-        export.write(slim, self.folder)
-        return slim, conversion
-
 
 def _check_replicas(settings: Settings, workers: Workers) -> None:
     if workers.replicas == 1:
@@ -350,34 +262,3 @@ def _check_replicas(settings: Settings, workers: Workers) -> None:
             f"divisible by their number. Received: --batch_size={settings.batch_size} "
             f"on {workers.describe()}"
         )
-
-
-def _targets(settings: Settings) -> Any:
-    if settings.targets == "paper":
-        return models.targets(settings.arch)
-    if settings.targets == "internal":
-        return None
-    if settings.targets == "all":
-        return "all"
-    return re.compile(settings.targets)
-
-
-def leftover(pruner: Any, epsilon: float) -> str:
-    """Says what to do about masked rows that are not forgotten; empty if all are."""
-    masked, left, largest = 0, 0, 0.0
-    for compactor in pruner.compactors:
-        norms = np.asarray(compactor.row_norms())
-        rows = np.asarray(compactor.mask) < 0.5
-        masked += int(rows.sum())
-        left += int((rows & (norms >= epsilon)).sum())
-        largest = max(largest, float(norms[rows].max(initial=0.0)))
-    if not left:
-        return ""
-    return (
-        f"NOTE: {left:,} of {masked:,} masked channels are not forgotten yet (norm up "
-        f"to {largest:.2g}, epsilon {epsilon:g}), so they stay and less is removed "
-        "than was asked for. Train for longer (`--epochs`), let the constants fit the "
-        "run (`--schedule=auto`), set rows to zero when they are near it (`--snap`), "
-        "or remove them as they are, at some loss: `--drop_masked`, or for this run "
-        "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
-    )

@@ -11,6 +11,7 @@ import tensorflow as tf
 import resrep_tf
 from resrep_tf import report_html
 from resrep_tf.commands import evaluation, latency, output
+from resrep_tf.commands.methods import Outcome
 from resrep_tf.commands.settings import Settings
 from resrep_tf.commands.table import Figures, table
 
@@ -49,8 +50,7 @@ def write(
     folder: Path,
     settings: Settings,
     figures: Mapping[str, Figures],
-    plan: resrep_tf.Plan,
-    conversion: resrep_tf.ConversionReport,
+    outcome: Outcome,
     explanation: resrep_tf.Explanation,
     metrics: Sequence[Mapping[str, Any]],
 ) -> None:
@@ -60,18 +60,18 @@ def write(
         folder: The run's folder.
         settings: The run's settings.
         figures: Those of the models `before` and `after`.
-        plan: What was expected of the run.
-        conversion: What `convert` has done.
+        outcome: What the method has done.
         explanation: What `explain` says of the base.
         metrics: The rows of metrics.csv.
     """
     report = {
         "arch": settings.arch,
         "dataset": settings.dataset,
+        "method": settings.method,
         "flops_target": settings.flops_target,
         **{key: found.to_dict() for key, found in figures.items()},
-        "plan": plan.to_dict(),
-        "conversion": conversion.to_dict(),
+        "plan": None if outcome.plan is None else outcome.plan.to_dict(),
+        "conversion": outcome.conversion.to_dict(),
         "versions": {
             "resrep_tf": resrep_tf.__version__,
             "keras": keras.__version__,

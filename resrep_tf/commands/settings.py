@@ -8,6 +8,8 @@ from typing import Any
 
 from resrep_tf.commands import architectures, train_flags
 from resrep_tf.commands.errors import CommandError
+from resrep_tf.compactor import FILTERS
+from resrep_tf.model import MOMENTUM
 
 # Flags that say nothing about what a run computes.
 NOT_RESOLVED = ("recipe", "output")
@@ -34,11 +36,13 @@ class Settings:
     image_size: int | None
     augment: bool
     flops_target: float
+    method: str
     targets: str
     compactor: str
     min_width: int
     round_to: int
     schedule: str
+    reset: bool
     lasso_strength: float
     masked_strength: float | None
     selection_step: int
@@ -122,6 +126,9 @@ def _resolve(values: dict[str, Any]) -> None:
         values["targets"] = "paper" if kind == "package" else "internal"
     if values["weight_decay"] is None and kind != "file":
         values["weight_decay"] = 1e-4
+    if values["compactor_momentum"] is None:
+        filters = values["compactor"] == FILTERS
+        values["compactor_momentum"] = values["momentum"] if filters else MOMENTUM
     if values["snap"] is None:
         values["snap"] = values["schedule"] == "auto"
     for name in ("arch", "init_weights", "dataset", "data_dir"):

@@ -7,6 +7,7 @@ from resrep_tf.commands.common_flags import define_arch, define_data, define_wei
 from resrep_tf.commands.flagset import FlagSet
 from resrep_tf.commands.workers import STRATEGIES
 from resrep_tf.compactor import KINDS
+from resrep_tf.criteria import CRITERIA
 
 USAGE = """
 Prunes an image classifier without loss of accuracy (ResRep), from a base model to an
@@ -19,6 +20,7 @@ exported, narrower one:
 The networks' outputs are logits, without a softmax.
 """
 RATE_SCHEDULES = ("cosine", "constant", "step")
+METHODS = ("resrep", "finetune", "shrink", *CRITERIA)
 PRECISIONS = ("float32", "bfloat16", "float16")
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
 # that are not listed.
@@ -96,11 +98,19 @@ def _define_target(flags: FlagSet) -> None:
     flags.number(
         "flops_target", 0.5, "The fraction of FLOPs (multiply-adds) to REMOVE."
     )
+    flags.choice(
+        "method",
+        "resrep",
+        METHODS,
+        "resrep, or what to compare it with at the same target: finetune (train the "
+        "base further), shrink (the same architecture uniformly narrower, from "
+        "scratch), or a criterion by which channels are chosen before finetuning.",
+    )
     flags.string(
         "targets",
         None,
         "Which layers to prune: `paper` (those the paper prunes in --arch), "
-        "`internal` (all whose channels no other layer shares), `all` (residual "
+        "`internal` (all that make their channels alone, gates aside), `all` (residual "
         "streams too), or a regular expression that layer names match from their "
         "start. By default paper for networks of this package, else internal.",
     )
@@ -118,6 +128,12 @@ def _define_forgetting(flags: FlagSet) -> None:
         "paper takes the constants of this group as they are; auto changes those "
         "that cannot finish within the run.",
     )
+    flags.switch(
+        "reset",
+        True,
+        "Forget selected channels by resetting their gradients. --noreset: all feel "
+        "the Lasso alone, and those of the smallest norm go at the end.",
+    )
     flags.number("lasso_strength", 1e-4, "The Lasso's strength, lambda.", lower=0)
     flags.number(
         "masked_strength",
@@ -131,7 +147,13 @@ def _define_forgetting(flags: FlagSet) -> None:
         "selection_interval", 200, "Training steps between selections.", lower=1
     )
     flags.number("warmup_epochs", 5, "Epochs before the first selection.", lower=0)
-    flags.number("compactor_momentum", 0.99, "Momentum of the compactors' SGD.", 0)
+    flags.number(
+        "compactor_momentum",
+        None,
+        "Momentum of the compactors' SGD. By default 0.99, but --momentum for "
+        "--compactor=filters.",
+        lower=0,
+    )
     flags.number("epsilon", 1e-5, "Rows of smaller norm count as forgotten.", lower=0)
     flags.switch(
         "snap",
