@@ -4,13 +4,10 @@ It takes what `report.json` and `metrics.csv` hold, as plain values, so that a r
 can be written again from a run's folder. All text that comes from outside is escaped.
 """
 
-import html
-import re
-import string
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from typing import Any
 
+from resrep_tf import html_page
 from resrep_tf.comparison import Change, changes, signed
 from resrep_tf.report_figures import NO_FIGURES, draw
 
@@ -53,20 +50,11 @@ def render(
         ("Settings", _settings(settings)),
         (
             "To repeat it",
-            f"<pre><code>{_text(command)}</code></pre>" if command else "",
+            f"<pre><code>{html_page.text(command)}</code></pre>" if command else "",
         ),
     ]
-    template = resources.files("resrep_tf").joinpath("templates", "report.html")
-    return string.Template(template.read_text(encoding="utf-8")).substitute(
-        title=_text(title),
-        subtitle=_subtitle(report),
-        headline="\n".join(_headline(compared)),
-        sections="\n".join(
-            f"<section>\n<h2>{name}</h2>\n{body}\n</section>"
-            for name, body in sections
-            if body
-        ),
-        footer=_footer(report.get("versions", {})),
+    return html_page.page(
+        title, _subtitle(report), _headline(compared), sections, report.get("versions")
     )
 
 
@@ -89,7 +77,7 @@ def _headline(compared: Iterable[Change]) -> Iterable[str]:
             number, _, unit = change.change.partition(" ")
             label = f"{change.label} ({unit})" if unit else change.label
             yield (
-                f"<div><dt>{_text(label)}</dt><dd>{number}"
+                f"<div><dt>{html_page.text(label)}</dt><dd>{number}"
                 f"<span>{change.before} → {change.after}</span></dd></div>"
             )
 
@@ -97,14 +85,16 @@ def _headline(compared: Iterable[Change]) -> Iterable[str]:
 def _comparison(compared: Iterable[Change]) -> str:
     rows = [
         [
-            _row_header(change.label),
-            _number(change.before),
-            _number(change.after),
-            _number(change.change, {True: "good", False: "bad"}.get(change.better, "")),
+            html_page.row_header(change.label),
+            html_page.number(change.before),
+            html_page.number(change.after),
+            html_page.number(
+                change.change, {True: "good", False: "bad"}.get(change.better, "")
+            ),
         ]
         for change in compared
     ]
-    return _table(
+    return html_page.table(
         "The original model and the pruned one. Latency is the median of many calls on "
         "the machine that ran this.",
         ["", "before", "after", "change"],
@@ -114,20 +104,9 @@ def _comparison(compared: Iterable[Change]) -> str:
 
 def _figures(report: Mapping[str, Any], metrics: Rows) -> str:
     try:
-        drawings = draw(report, metrics)
+        return html_page.figures(draw(report, metrics))
     except ImportError:
-        return f"<p>{_text(NO_FIGURES)}</p>"
-    figures = []
-    for number, drawing in enumerate(drawings, start=1):
-        svg = drawing.inline(f"figure{number}")
-        if drawing.wide:
-            svg = _scroll(svg, drawing.caption)
-        kind = ' class="wide"' if drawing.wide else ""
-        figures.append(
-            f"<figure{kind}>\n{svg}\n<figcaption>{_text(drawing.caption)}</figcaption>"
-            "\n</figure>"
-        )
-    return f'<div class="figures">\n{"".join(figures)}\n</div>' if figures else ""
+        return f"<p>{html_page.text(NO_FIGURES)}</p>"
 
 
 def _layers(layers: Rows) -> str:
@@ -137,18 +116,20 @@ def _layers(layers: Rows) -> str:
         width, new_width = layer["width"], layer["new_width"]
         rows.append(
             [
-                _row_header(layer["name"]),
-                _number(f"{width} → {new_width}" if width != new_width else width),
-                _number(signed(100 * (share - 1), 1, "%")),
-                _number(f"{layer['flops'] / 1e6:,.3f}"),
-                _number(f"{layer['new_flops'] / 1e6:,.3f}"),
+                html_page.row_header(layer["name"]),
+                html_page.number(
+                    f"{width} → {new_width}" if width != new_width else width
+                ),
+                html_page.number(signed(100 * (share - 1), 1, "%")),
+                html_page.number(f"{layer['flops'] / 1e6:,.3f}"),
+                html_page.number(f"{layer['new_flops'] / 1e6:,.3f}"),
                 '<td class="bar" aria-hidden="true"><span>'
                 f'<i style="width:{100 * share:.1f}%"></i></span></td>',
-                f"<td>{_text(layer['kind'])}</td>",
+                f"<td>{html_page.text(layer['kind'])}</td>",
             ]
         )
     same = [layer["flops"] == layer["new_flops"] for layer in layers]
-    return _table(
+    return html_page.table(
         "Output channels and millions of multiply-adds (MMACs) of every layer with a "
         "kernel.",
         ["layer", "width", "MMACs change", "before", "after", "left", "type"],
@@ -170,18 +151,19 @@ def _stays(conversion: Mapping[str, Any], explanation: Mapping[str, Any] | None)
         elif layer["status"] == "shared":
             shared.append(layer["name"])
     for reason, names in reasons.items():
-        items.append(f"{_names(names)}: {_prose(reason)}.")
+        items.append(f"{html_page.names(names)}: {html_page.prose(reason)}.")
     if shared:
         items.append(
-            f"{_names(shared)}: their channels are shared with other layers (a "
-            "residual stream); they are pruned with <code>targets=all</code> only."
+            f"{html_page.names(shared)}: their channels are shared with other layers "
+            "(a residual stream); they are pruned with <code>targets=all</code> only."
         )
     for reason, channels in conversion.get("kept", {}).items():
-        items.append(f"{channels} pruned channels: {_prose(reason)}.")
+        items.append(f"{channels} pruned channels: {html_page.prose(reason)}.")
     unknown = ", ".join((explanation or {}).get("unknown", ()))
     if unknown:
         items.append(
-            f"Without a rule, so that what they touch stays: {_prose(unknown)}."
+            "Without a rule, so that what they touch stays: "
+            f"{html_page.prose(unknown)}."
         )
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
 
@@ -217,70 +199,10 @@ def _settings(settings: Mapping[str, Any] | None) -> str:
     if not settings:
         return ""
     entries = (
-        f"<div><dt>{_text(name)}</dt><dd>{_text(_value(value))}</dd></div>"
+        f"<div><dt>{html_page.text(name)}</dt><dd>{html_page.text(_value(value))}</dd></div>"
         for name, value in settings.items()
     )
     return f'<dl class="settings">\n{"".join(entries)}\n</dl>'
-
-
-def _footer(versions: Mapping[str, str]) -> str:
-    used = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"{_text(used)}. ResRep: Ding et al., ICCV 2021, "
-        '<a href="https://arxiv.org/abs/2007.03260">arXiv:2007.03260</a>.'
-    )
-
-
-# === HTML ===
-
-
-def _table(
-    caption: str,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    kind: str = "",
-    row_kinds: Sequence[str] | None = None,
-    numbers: Sequence[int] = (1, 2, 3),
-) -> str:
-    head = "".join(
-        f'<th scope="col"{_class("number" if i in numbers else "")}>{_text(title)}</th>'
-        for i, title in enumerate(titles)
-    )
-    kinds = row_kinds or [""] * len(rows)
-    body = "\n".join(
-        f"<tr{_class(row_kind)}>{''.join(cells)}</tr>"
-        for row_kind, cells in zip(kinds, rows, strict=True)
-    )
-    table = (
-        f"<table{_class(kind)}>\n<caption><span>{_text(caption)}</span></caption>\n"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    )
-    return _scroll(table, caption)
-
-
-def _scroll(content: str, label: str) -> str:
-    """A part that may be wider than a phone; it can be reached by keyboard."""
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(label)}">'
-        f"\n{content}\n</div>"
-    )
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
-
-
-def _row_header(label: str) -> str:
-    return f'<th scope="row">{_text(label)}</th>'
-
-
-def _number(value: Any, kind: str = "") -> str:
-    return f"<td{_class(f'number {kind}'.strip())}>{_text(value)}</td>"
-
-
-def _names(names: Sequence[str], most: int = 12) -> str:
-    listed = ", ".join(f"<code>{_text(name)}</code>" for name in names[:most])
-    return listed + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _value(value: Any) -> Any:
@@ -289,12 +211,3 @@ def _value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "–"
     return "–" if value is None or value == "" else value
-
-
-def _prose(text: str) -> str:
-    """Text in which names stand between backticks."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", _text(text))
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value))
