@@ -1,6 +1,7 @@
 """What a conversion did, for people and for programs."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class ConversionReport:
         largest_norm_dropped: The largest norm among them.
         kept: For each reason, how many channels stayed because dropping them would
             not have been exact.
+        structure: For each compactor's first target layer, whether each row stayed:
+            what `resrep_tf.convert` takes as `keep`.
         difference: The largest difference between the converted model and the
             wrapped one with its dropped rows set to zero, relative to the outputs'
             scale, on random inputs. None if not verified.
@@ -57,6 +60,7 @@ class ConversionReport:
     rows_dropped: int
     largest_norm_dropped: float
     kept: dict[str, int]
+    structure: dict[str, tuple[bool, ...]] = dataclasses.field(default_factory=dict)
     difference: float | None = None
     damage: float | None = None
 
@@ -66,7 +70,15 @@ class ConversionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain, JSON-compatible values."""
-        return {**dataclasses.asdict(self), "flops_removed": self.flops_removed}
+        return {
+            **dataclasses.asdict(self),
+            "structure": {
+                # As text: thousands of rows have a line each otherwise.
+                name: "".join(str(int(stays)) for stays in rows)
+                for name, rows in self.structure.items()
+            },
+            "flops_removed": self.flops_removed,
+        }
 
     def __str__(self):
         size = max([len(layer.name) for layer in self.layers], default=5)
@@ -96,3 +108,11 @@ class ConversionReport:
                 f"dropping these rows changed the outputs by {self.damage:.3g}"
             )
         return "\n".join(lines)
+
+
+def read_structure(report: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:
+    """The `structure` of a report that was made by `to_dict`."""
+    return {
+        name: tuple(row == "1" for row in rows)
+        for name, rows in report["structure"].items()
+    }

@@ -376,6 +376,7 @@ def _report(
             [float(n.max()) for n in dropped if len(n)], default=0.0
         ),
         kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
+        structure={c.targets[0]: tuple(kept.tolist()) for c, kept in rows.items()},
     )
 
 

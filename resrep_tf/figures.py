@@ -203,6 +203,37 @@ def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Fi
 
 
 @styled
+def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> "Figure":
+    """The accuracy of every run, method by method; a bar is a method's mean."""
+    methods = list(dict.fromkeys(point.method for point in points))
+    figure = new_figure(PAGE, 0.8 + 0.24 * len(methods))
+    axes = figure.subplots()
+    for row, method in enumerate(methods):
+        found = [point.accuracy for point in points if point.method == method]
+        axes.plot(found, [row] * len(found), **{**look(0, True), "linestyle": ""})
+        axes.plot(np.mean(found), row, color=INK, marker="|", markersize=11)
+    if base_accuracy is not None:
+        axes.axvline(base_accuracy, color=INK, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            "original model",
+            (base_accuracy, 1),
+            (0, 2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            fontsize=6.5,
+        )
+    axes.set_yticks(range(len(methods)), [plain(method) for method in methods])
+    axes.tick_params("y", length=0)
+    axes.set_ylim(len(methods) - 0.5, -0.5)
+    axes.margins(x=0.04)
+    percent(axes.xaxis)
+    axes.set_xlabel("top-1 accuracy (%)")
+    axes.grid(axis="x")
+    return figure
+
+
+@styled
 def recovery(pairs: Sequence[Pair]) -> "Figure":
     """Accuracy before and after pruning, by epoch (Fig. 4, middle).
 
@@ -352,6 +383,7 @@ def norms(
     values: np.ndarray,
     kept: Sequence[bool],
     epsilon: float | None = None,
+    unit: str = "training step",
 ) -> "Figure":
     """How the norms of compactor rows went apart during training.
 
@@ -360,6 +392,7 @@ def norms(
         values: One row for each of `steps`, with a norm for each compactor row.
         kept: For each compactor row, whether it survived.
         epsilon: The norm below which rows are dropped.
+        unit: What `steps` counts.
     """
     values, kept = np.asarray(values, float), np.asarray(kept, bool)
     if values.shape != (len(steps), len(kept)):
@@ -388,7 +421,7 @@ def norms(
     if epsilon is not None:
         axes.axhline(epsilon, color=INK, linewidth=0.8, linestyle=":")
         note(axes, f"epsilon = {epsilon:g}", epsilon)
-    axes.set_xlabel("training step")
+    axes.set_xlabel(unit)
     axes.set_ylabel("norm of a compactor row")
     whole_numbers(axes.xaxis)
     legend(axes)

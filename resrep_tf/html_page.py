@@ -90,6 +90,30 @@ def table(
     return scroll(table, caption)
 
 
+def settings(values: Mapping[str, Any] | None) -> str:
+    """Names with their values."""
+    if not values:
+        return ""
+    entries = (
+        f"<div><dt>{text(name)}</dt><dd>{text(_value(value))}</dd></div>"
+        for name, value in values.items()
+    )
+    return f'<dl class="settings">\n{"".join(entries)}\n</dl>'
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "–"
+    return "–" if value is None or value == "" else value
+
+
+def command(line: str | None) -> str:
+    """A command line, to be copied."""
+    return f"<pre><code>{text(line)}</code></pre>" if line else ""
+
+
 def scroll(content: str, label: str) -> str:
     """A part that may be wider than a phone; it can be reached by keyboard."""
     return (

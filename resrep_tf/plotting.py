@@ -125,11 +125,14 @@ def plain(text: str) -> str:
 
 def legend(axes: "Axes") -> None:
     """A legend above the axes, where it hides nothing."""
-    count = len(axes.get_legend_handles_labels()[1])
+    labels = axes.get_legend_handles_labels()[1]
+    # About 0.055 inches a letter, and as much as seven letters for the line before it.
+    letters = 7 + max(map(len, labels), default=0)
+    room = int(axes.figure.get_figwidth() / (0.055 * letters))
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.02),
-        ncols=count if count < 4 else 2,
+        ncols=max(1, min(room, len(labels) if len(labels) < 4 else 2)),
         columnspacing=1.2,
     )
 

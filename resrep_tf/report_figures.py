@@ -73,24 +73,28 @@ def draw(
 ) -> list[Drawing]:
     """Draws what there is to draw; raises ImportError without matplotlib."""
     drawings = [*_accuracy(metrics), *_progress(report, metrics)]
-    widths = _widths(report["conversion"]["layers"])
-    return [*widths, *drawings]
+    return [*_widths(report["conversion"]["layers"]), *drawings]
 
 
-def _widths(layers: Sequence[Mapping[str, Any]]) -> list[Drawing]:
-    narrower = [
+def narrower(layers: Sequence[Mapping[str, Any]]) -> list[figures.LayerWidth]:
+    """The layers of a conversion that have fewer channels than before."""
+    return [
         figures.LayerWidth(layer["name"], layer["width"], layer["new_width"])
         for layer in layers
         if layer["new_width"] < layer["width"]
     ]
-    if not narrower:
+
+
+def _widths(layers: Sequence[Mapping[str, Any]]) -> list[Drawing]:
+    found = narrower(layers)
+    if not found:
         return []
-    before, after = (sum(getattr(x, k) for x in narrower) for k in ("before", "after"))
+    before, after = (sum(getattr(x, k) for x in found) for k in ("before", "after"))
     return [
         Drawing(
-            svg(figures.widths(narrower)),
+            svg(figures.widths(found)),
             "Width of the layers that became narrower.",
-            f"{len(narrower)} layers became narrower: {after:,} of {before:,} output "
+            f"{len(found)} layers became narrower: {after:,} of {before:,} output "
             "channels are left. The table below has the widths.",
         )
     ]

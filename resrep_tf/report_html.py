@@ -41,24 +41,38 @@ def render(
     """
     compared = changes(report["before"], report["after"])
     title = f"{report['arch']} on {report['dataset']}"
-    sections = [
-        ("Before and after", _comparison(compared)),
-        ("Figures", _figures(report, metrics)),
-        ("Layer by layer", _layers(report["conversion"]["layers"])),
-        ("What stays, and why", _stays(report["conversion"], explanation)),
-        ("How it went", _course(report)),
-        ("Settings", _settings(settings)),
-        (
-            "To repeat it",
-            f"<pre><code>{html_page.text(command)}</code></pre>" if command else "",
-        ),
-    ]
     return html_page.page(
-        title, _subtitle(report), _headline(compared), sections, report.get("versions")
+        title,
+        _subtitle(report),
+        _headline(compared),
+        [
+            *sections(report, metrics, explanation),
+            ("Settings", html_page.settings(settings)),
+            ("To repeat it", html_page.command(command)),
+        ],
+        report.get("versions"),
     )
 
 
 # === Parts of the page ===
+
+
+def sections(
+    report: Mapping[str, Any],
+    metrics: Rows = (),
+    explanation: Mapping[str, Any] | None = None,
+) -> list[tuple[str, str]]:
+    """Titles and contents of what the page says about the run."""
+    return [
+        (
+            "Before and after",
+            _comparison(changes(report["before"], report["after"])),
+        ),
+        ("Figures", _figures(report, metrics)),
+        ("Layer by layer", _layers(report["conversion"]["layers"])),
+        ("What stays, and why", _stays(report["conversion"], explanation)),
+        ("How it went", _course(report)),
+    ]
 
 
 def _subtitle(report: Mapping[str, Any]) -> str:
@@ -193,21 +207,3 @@ def _course(report: Mapping[str, Any]) -> str:
             f"{conversion['damage']:.2g} of their scale at most."
         )
     return "\n".join(f"<p>{line}</p>" for line in lines)
-
-
-def _settings(settings: Mapping[str, Any] | None) -> str:
-    if not settings:
-        return ""
-    entries = (
-        f"<div><dt>{html_page.text(name)}</dt><dd>{html_page.text(_value(value))}</dd></div>"
-        for name, value in settings.items()
-    )
-    return f'<dl class="settings">\n{"".join(entries)}\n</dl>'
-
-
-def _value(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "–"
-    return "–" if value is None or value == "" else value

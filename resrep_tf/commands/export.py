@@ -11,14 +11,16 @@ from resrep_tf.commands import output
 from resrep_tf.commands.errors import CommandError
 
 
-def write(model: keras.Model, folder: Path) -> None:
-    """Writes pruned.keras, saved_model/ and pruned.tflite.
+def write(model: keras.Model, folder: Path, everything: bool = True) -> None:
+    """Writes pruned.keras and, if everything is wanted, saved_model/ and pruned.tflite.
 
     The SavedModel's signature `serving_default` takes a batch of any size and
     returns what the model does: logits, for the networks of this package.
     """
     with output.atomic(folder / output.PRUNED) as path:
         model.save(path)
+    if not everything:
+        return
     with quiet(), output.atomic(folder / output.SAVED_MODEL) as path:
         model.export(str(path), verbose=False)
     try:

@@ -77,22 +77,36 @@ class FlagSet:
             CommandError: If the command line is wrong.
             SystemExit: With code 0, after printing the help that was asked for.
         """
-        if any(argument in _HELP for argument in arguments):
-            print(self.help())
-            raise SystemExit(0)
-        try:
-            rest = self.values(["", *recipes.expand(arguments)])[1:]
-        except flags.Error as error:
-            message = " ".join(str(error).split()).replace(" ?", "?")
-            raise CommandError(
-                f"{message} (All flags: --helpshort.) Received: {' '.join(arguments)}"
-            ) from error
+        values, rest = self._parse(recipes.expand(arguments), known_only=False)
         if rest:
             raise CommandError(
                 "Every argument must be a flag, `--name=value`. "
                 f"Received: {' '.join(rest)}"
             )
-        return self.values.flag_values_dict()
+        return values
+
+    def parse_known(self, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """As `parse`, for commands that hand flags on to another one.
+
+        Returns:
+            The flags' values by name, and the arguments that are not among them.
+        """
+        return self._parse(arguments, known_only=True)
+
+    def _parse(
+        self, arguments: Sequence[str], known_only: bool
+    ) -> tuple[dict[str, Any], list[str]]:
+        if any(argument in _HELP for argument in arguments):
+            print(self.help())
+            raise SystemExit(0)
+        try:
+            rest = self.values(["", *arguments], known_only=known_only)[1:]
+        except flags.Error as error:
+            message = " ".join(str(error).split()).replace(" ?", "?")
+            raise CommandError(
+                f"{message} (All flags: --helpshort.) Received: {' '.join(arguments)}"
+            ) from error
+        return self.values.flag_values_dict(), rest
 
     def help(self) -> str:
         width = min(88, max(60, shutil.get_terminal_size().columns))

@@ -14,11 +14,13 @@ import keras
 import numpy as np
 
 import resrep_tf
-from resrep_tf import ablation, criteria, models
+from resrep_tf import ablation, criteria, minimal, models
 from resrep_tf.commands import evaluation, output, training
 from resrep_tf.commands.checkpoints import transfer
 from resrep_tf.commands.errors import blame
 from resrep_tf.commands.settings import Settings
+from resrep_tf.commands.snapshots import Snapshots
+from resrep_tf.commands.train_flags import MINIMAL
 from resrep_tf.commands.training import Trainer
 from resrep_tf.conversion_report import LayerChange
 
@@ -161,22 +163,46 @@ class ResRep(Method):
         with warnings.catch_warnings():
             # What it warns of is in the plan, just printed.
             warnings.filterwarnings("ignore", module="resrep_tf.callbacks")
-            self.trainer.train(pruner, "prune", settings.epochs, [callback])
+            self.trainer.train(
+                pruner, "prune", settings.epochs, [callback, *self._snapshots()]
+            )
         # The same without replicas, which one worker can read without the others.
         plain, _ = self._wrap(base)
         transfer(pruner, plain)
         return plain, plan
+
+    def _snapshots(self) -> list[keras.callbacks.Callback]:
+        every, trainer = self.settings.snapshot_epochs, self.trainer
+        if not every:
+            return []
+        folder = trainer.folder / output.SNAPSHOTS
+        return [Snapshots(folder, every, trainer.workers.chief)]
+
+    def _keep(self, pruner: Any) -> dict[str, np.ndarray] | None:
+        """Which channels stay, where that is not decided by training."""
+        settings = self.settings
+        if settings.reset:
+            return None
+        if settings.remove == MINIMAL:
+            print("Looking for the minimal structure")
+            images = self.trainer.data.evaluation()
+            structure = minimal.minimal_structure(
+                pruner,
+                evaluation.limited(images, settings.eval_steps),
+                min_width=settings.min_width,
+            )
+            print(structure)
+            return structure.keep
+        return ablation.keep_largest(
+            pruner, settings.flops_target, settings.min_width, settings.round_to
+        )
 
     def finish(self, base, trained):
         settings = self.settings
         pruner, plan = trained
         with output.atomic(self.trainer.folder / output.PRUNER) as path:
             pruner.save(path)
-        keep = None
-        if not settings.reset:
-            keep = ablation.keep_largest(
-                pruner, settings.flops_target, settings.min_width, settings.round_to
-            )
+        keep = self._keep(pruner)
         slim, conversion = resrep_tf.convert(
             pruner,
             epsilon=settings.epsilon,

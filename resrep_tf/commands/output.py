@@ -32,6 +32,7 @@ TFLITE = "pruned.tflite"
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
+SNAPSHOTS = "snapshots"
 _TEMPORARY = ".partial-"
 
 

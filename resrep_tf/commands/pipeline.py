@@ -33,12 +33,10 @@ def run(arguments: Sequence[str]) -> None:
     """Runs the training command on a command line without the program's name."""
     settings, flagfile = settings_module.parse(arguments)
     folder = output.choose(settings.output, settings.arch, settings.dataset, flagfile)
-    if output.holds_run(folder):
-        _check_same(settings, folder)
-        if (folder / output.REPORT).exists():
-            print(f"This run is complete. To repeat it, remove {folder}.\n")
-            print(_finished(folder))
-            return
+    if complete(settings, folder):
+        print(f"This run is complete. To repeat it, remove {folder}.\n")
+        print(_finished(folder))
+        return
     workers, interruption = start(settings.strategy), Interruption()
     with interruption.watching():
         job = Job.prepare(settings, folder, workers, interruption)
@@ -51,6 +49,14 @@ def run(arguments: Sequence[str]) -> None:
         with output.locked(folder):
             print(f"Writing to {folder}")
             job.lead()
+
+
+def complete(settings: Settings, folder: Path) -> bool:
+    """Whether a folder holds the whole of a run; raises if that is another run."""
+    if not output.holds_run(folder):
+        return False
+    _check_same(settings, folder)
+    return (folder / output.REPORT).exists()
 
 
 def _check_same(settings: Settings, folder: Path) -> None:
@@ -162,7 +168,7 @@ class Job:
         outcome = self.method.finish(base, self.method.train(base))
         base, slim = self.deployable(base), self.deployable(outcome.model)
         print("Exporting")
-        export.write(slim, self.folder)
+        export.write(slim, self.folder, self.settings.export)
         figures = reporting.measure(
             {"before": base, "after": slim},
             {"before": base_scores, "after": self.evaluate(slim, "the pruned model")},

@@ -43,6 +43,7 @@ class Settings:
     round_to: int
     schedule: str
     reset: bool
+    remove: str
     lasso_strength: float
     masked_strength: float | None
     selection_step: int
@@ -67,6 +68,8 @@ class Settings:
     seed: int
     mixed_precision: str
     jit_compile: bool
+    export: bool
+    snapshot_epochs: int
     steps_per_epoch: int | None
     eval_steps: int | None
     strategy: str
@@ -190,6 +193,11 @@ def _check(settings: Settings) -> None:
                 f"Received: --{name}={getattr(settings, name)}"
             )
     _check_rates(settings)
+    if settings.remove == train_flags.MINIMAL and settings.reset:
+        raise CommandError(
+            "`--remove=minimal` goes with `--noreset`: resetting decides by itself "
+            "what goes. Received: --remove=minimal --reset"
+        )
     if settings.epochs == 0 and settings.base_epochs == 0:
         raise CommandError(
             "`--epochs` must be positive where there is no base to train; to look at "

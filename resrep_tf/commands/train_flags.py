@@ -21,6 +21,7 @@ The networks' outputs are logits, without a softmax.
 """
 RATE_SCHEDULES = ("cosine", "constant", "step")
 METHODS = ("resrep", "finetune", "shrink", *CRITERIA)
+REMOVALS = SMALLEST, MINIMAL = ("smallest", "minimal")
 PRECISIONS = ("float32", "bfloat16", "float16")
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
 # that are not listed.
@@ -132,7 +133,15 @@ def _define_forgetting(flags: FlagSet) -> None:
         "reset",
         True,
         "Forget selected channels by resetting their gradients. --noreset: all feel "
-        "the Lasso alone, and those of the smallest norm go at the end.",
+        "the Lasso alone, and --remove says which ones go at the end.",
+    )
+    flags.choice(
+        "remove",
+        "smallest",
+        REMOVALS,
+        "With --noreset: those of the smallest norm until --flops_target is met, or "
+        "all without which the accuracy on held-out images does not fall (minimal), "
+        "whatever the target.",
     )
     flags.number("lasso_strength", 1e-4, "The Lasso's strength, lambda.", lower=0)
     flags.number(
@@ -241,6 +250,16 @@ def _define_running(flags: FlagSet) -> None:
         "The type to compute in. Weights and exported models are float32.",
     )
     flags.switch("jit_compile", False, "Compile training steps with XLA.")
+    flags.switch(
+        "export", True, "Write saved_model/ and pruned.tflite beside pruned.keras."
+    )
+    flags.integer(
+        "snapshot_epochs",
+        0,
+        "Keep the wrapped model's weights of every so many epochs in snapshots/, to "
+        "look at later; 0 for none.",
+        lower=0,
+    )
     flags.integer(
         "steps_per_epoch",
         None,
