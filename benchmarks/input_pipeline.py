@@ -5,13 +5,14 @@
 
 Writes JPEG files of random, smooth content to a temporary folder. Prints how many
 images a second TensorFlow decodes, with nothing else done, how many come out of the
-training pipeline as batches of normalised random crops, and the ratio of the two. With
-an architecture, also how many its training step takes in when it is always given the
-same batch, and when it is fed by the pipeline.
+training pipeline as batches of normalised random crops, with the same number of
+threads, and the ratio of the two. With an architecture, also how many its training step
+takes in when it is always given the same batch, and when it is fed by the pipeline.
 """
 
 import argparse
 import itertools
+import os
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ import tensorflow as tf
 # A checkout works without being installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from resrep_tf import data
+from resrep_tf import data, models
 
 CLASSES = 10
 HEIGHT, WIDTH = 375, 500
@@ -59,6 +60,14 @@ def bare_decoding(paths: list[str]) -> tf.data.Dataset:
     files = tf.data.Dataset.from_tensor_slices(paths).repeat()
     images = files.map(decode, num_parallel_calls=tf.data.AUTOTUNE)
     return images.prefetch(tf.data.AUTOTUNE)
+
+
+def with_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
+    """The same elements, made by so many threads of their own."""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.autotune.cpu_budget = threads
+    return dataset.with_options(options)
 
 
 def timed(action: Callable[[], object]) -> np.ndarray:
@@ -99,13 +108,8 @@ def compare(
     print(f"{'ratio':<30} {passed:8.2f} {used:18.2f}")
 
 
-def build(arch: str, dataset: data.Dataset) -> keras.Model | None:
-    """The compiled architecture; `None` where the models are not installed."""
-    try:
-        from resrep_tf import models
-    except ImportError as error:
-        print(f"The training step is left out: {error}")
-        return None
+def build(arch: str, dataset: data.Dataset) -> keras.Model:
+    """The compiled architecture."""
     model = models.build(arch, dataset.input_shape, dataset.classes)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)
@@ -132,6 +136,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--image_size", type=int, default=224)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--arch", help="a name that `resrep_tf.models.build` takes")
     parser.add_argument("--steps", type=int, default=8, help="timed training steps")
     args = parser.parse_args()
@@ -141,7 +146,8 @@ def main() -> None:
         dataset = data.load(
             f"folder:{folder}", batch_size=args.batch_size, image_size=args.image_size
         )
-        bare, pipeline = bare_decoding(paths), dataset.train_from(0)
+        bare = with_threads(bare_decoding(paths), args.threads)
+        pipeline = with_threads(dataset.train_from(0), args.threads)
         steps = dataset.steps_per_epoch
         images = steps * args.batch_size
         compare(
@@ -152,9 +158,9 @@ def main() -> None:
             images,
             args.rounds,
         )
-        model = build(args.arch, dataset) if args.arch else None
-        if model is None:
+        if not args.arch:
             return
+        model = build(args.arch, dataset)
         same = dataset.train(0).take(1).cache().repeat()
         compare(
             {

@@ -6,7 +6,7 @@ it from a file.
 """
 
 from .mobilenet import mobilenet_v1
-from .registry import build, names, targets
+from .registry import build, default_classes, names, targets
 from .resnet import imagenet_resnet
 from .resnet_cifar import cifar_resnet
 from .vgg import vgg16
@@ -15,6 +15,7 @@ from .weights import load_weights
 __all__ = [
     "build",
     "cifar_resnet",
+    "default_classes",
     "imagenet_resnet",
     "load_weights",
     "mobilenet_v1",

@@ -91,6 +91,11 @@ def names() -> list[str]:
     return list(_ENTRIES)
 
 
+def default_classes(name: str) -> int:
+    """The number of classes of the data set an architecture was published for."""
+    return inspect.signature(_entry(name).builder).parameters["classes"].default
+
+
 def targets(name: str) -> re.Pattern[str]:
     """Pattern of the names of the layers that the paper prunes in an architecture.
 

@@ -22,6 +22,8 @@ _TORCH_VARIABLES = {
 }
 _BLOCK_LAYER = re.compile(r"^stage(\d+)_block(\d+)_(shortcut_)?(conv|bn)(\d*)$")
 
+# How many weights of a kind an error names.
+_LISTED = 8
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -42,7 +44,7 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
             no names of layers: there the check is Keras's, which names the first
             layer that does not fit and overlooks weights that nothing asks for.
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
     if not path.name.endswith(_SUFFIXES):
         raise ValueError(
             f"`path` must end with one of {_SUFFIXES}. Received: path={str(path)!r}"
@@ -172,7 +174,7 @@ def _assign(
         raise ValueError(
             "The weights in `path` are not those of the model. "
             + "".join(
-                f"{problem}: {', '.join(items)}. "
+                f"{problem}: {_listed(items)}. "
                 for problem, items in problems.items()
                 if items
             )
@@ -180,3 +182,10 @@ def _assign(
         )
     for name, variable in variables.items():
         variable.assign(arrays[name])
+
+
+def _listed(items: list[str]) -> str:
+    """The first items, and how many there are: of another network, most are wrong."""
+    rest = len(items) - _LISTED
+    more = f" and {rest} more" if rest > 0 else ""
+    return ", ".join(items[:_LISTED]) + more

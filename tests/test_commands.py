@@ -80,6 +80,9 @@ def saved(tmp_path) -> Path:
         (["--epsilon=inf"], "`--epsilon` must be positive"),
         (["--momentum=1"], "`--momentum` must be at least 0 and less than 1"),
         (["--compactor_momentum=1.5"], "`--compactor_momentum`"),
+        (["--warmup_epochs=inf"], "`--warmup_epochs` must be a finite number"),
+        (["--weight_decay=nan"], "`--weight_decay` must be a finite number"),
+        (["--seed=4294967296"], "[0, 4294967295]"),
         (["--lr_schedule=linear"], "--lr_schedule=linear"),
         (["--lr_schedule=step"], "`--lr_boundaries` must be given"),
         (["--lr_boundaries=3"], "and for nothing else"),
@@ -110,6 +113,7 @@ def test_wrong_flags_are_one_line(arguments, message):
         (["--image_size=16"], "`image_size` must be None for 'digits'"),
         (["--arch_options=shortcut=none"], "`shortcut` must be one of"),
         (["--arch_options=widen=2"], "`widen` is not an option of 'resnet20'"),
+        (["--arch_options=classes=3"], "`classes` follows from the data"),
         (["--targets=nothing"], "`targets` matches none"),
         (["--flops_target=0.999"], "`--flops_target`: At most"),
         (["--min_width=60"], "`--flops_target`: At most"),
@@ -233,6 +237,29 @@ def test_convert_refuses_a_model_that_is_not_wrapped(saved, tmp_path):
         convert.run([f"--pruner={saved}", f"--output={tmp_path / 'slim.keras'}"])
 
 
+@pytest.mark.parametrize("shape, classes", [((8, 8, 3), 10), ((8, 8, 1), 3)])
+def test_evaluate_refuses_exported_models_of_other_shapes(shape, classes, tmp_path):
+    model = dense_model(shape, classes)
+    model.export(str(tmp_path / "saved"), verbose=False)
+    model.export(str(tmp_path / "model.tflite"), format="litert", verbose=False)
+    for file in ("saved", "model.tflite"):
+        with pytest.raises(CommandError) as error:
+            evaluate.run([f"--model={tmp_path / file}", "--dataset=digits"])
+        assert str(error.value).endswith(f"a model from {shape} to ({classes},)")
+
+
+def test_files_in_the_home_folder_are_found(saved, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved.parent))
+    explain.run(["--arch=~/dense.keras", "--json"])
+    assert json.loads(capsys.readouterr().out)["model"] == "dense"
+    arch = [f"--arch={saved}", "--init_weights=~/dense.keras", "--dataset=digits"]
+    evaluate.run([*arch, "--eval_steps=1", "--nolatency"])
+    assert "top-1 accuracy" in capsys.readouterr().out
+    saved.write_bytes(b"nothing")
+    with pytest.raises(CommandError, match=r"^`--arch`: "):
+        explain.run(["--arch=~/dense.keras"])
+
+
 def test_explain_takes_files_names_and_shapes(saved, capsys):
     explain.run([f"--model={saved}", "--json"])
     explained = json.loads(capsys.readouterr().out)
@@ -296,6 +323,8 @@ def test_a_file_must_fit_the_data(tmp_path):
     dense_model(shape=(9, 9, 1)).save(tmp_path / "nine.keras")
     with pytest.raises(CommandError, match="must fit the data"):
         build(str(tmp_path / "nine.keras"))
+    keras.Sequential([keras.Input(SHAPE), dense_model()]).save(tmp_path / "fits.keras")
+    assert build(str(tmp_path / "fits.keras")).output_shape == (None, CLASSES)
     (tmp_path / "broken.keras").write_bytes(b"nothing")
     with pytest.raises(CommandError, match="`--arch`: "):
         build(str(tmp_path / "broken.keras"))
@@ -321,6 +350,15 @@ def test_probabilities_are_told_from_logits():
 def test_arch_options_are_literals_or_strings():
     options = architectures.parse_options(["alpha=0.5", "shortcut=projection", "n=3"])
     assert options == {"alpha": 0.5, "shortcut": "projection", "n": 3}
+    assert architectures.parse_options([]) == {}
+
+
+def test_arch_options_with_commas_survive_the_flagfile(tmp_path):
+    arguments = ["--arch=vgg16", "--arch_options=hidden=(16, 8),weight_decay=0.1"]
+    chosen, text = settings.parse([*arguments, "--dataset=npz:none.npz"])
+    assert chosen.arch_options == {"hidden": (16, 8), "weight_decay": 0.1}
+    (tmp_path / "again.flags").write_text(text)
+    assert parse(f"--flagfile={tmp_path / 'again.flags'}") == chosen
 
 
 def test_in_float32_only_the_precision_changes():
@@ -368,6 +406,30 @@ def test_a_corrupt_image_is_named(tmp_path):
         contextlib.redirect_stdout(io.StringIO()),
     ):
         evaluation.evaluate(lambda images: images, photos, "nothing")
+
+
+def test_a_corrupt_image_in_a_record_is_named(monkeypatch):
+    digits = data.load("digits", batch_size=100)
+    asked = []
+
+    def find(dataset):
+        asked.append(dataset.name)
+        return "Cannot read an image. Received: path=a, record 3"
+
+    monkeypatch.setattr(data.Dataset, "find_unreadable", find)
+
+    def failing(message):
+        def fail(images):
+            raise tf.errors.InvalidArgumentError(None, None, message)
+
+        return fail
+
+    with pytest.raises(CommandError, match=r"^`--dataset`: .* path=a, record 3$"):
+        evaluation.score(failing("Invalid JPEG data [Op:IteratorGetNext]"), digits)
+    # Other failures have nothing to do with images.
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        evaluation.score(failing("Matrix size-incompatible"), digits)
+    assert asked == ["digits"]
 
 
 def test_latency_takes_turns(monkeypatch):

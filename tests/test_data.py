@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -377,6 +378,20 @@ def test_central_crop():
     assert tall.shape == (56, 56, 3)
 
 
+@pytest.mark.parametrize("height, width", [(90, 121), (375, 200), (40, 40)])
+@pytest.mark.parametrize("size", [24, 56])
+def test_central_crop_of_a_jpeg_is_that_of_the_resized_image(height, width, size):
+    picture = tf.io.encode_jpeg(pictures(1, height, width)[0])
+    whole = tf.io.decode_jpeg(picture)
+    shorter = round(size * 256 / 224)
+    sides = [side * shorter // min(height, width) for side in (height, width)]
+    resized = tf.image.resize(whole, sides, antialias=True).numpy()
+    top, left = (int(np.round((side - size) / 2)) for side in sides)
+    expected = resized[top : top + size, left : left + size]
+    for file in (picture, tf.io.encode_png(whole)):
+        np.testing.assert_allclose(images.central_crop(file, size), expected, atol=0.01)
+
+
 # === In use ===
 
 
@@ -398,10 +413,17 @@ def test_fit_over_epochs():
     assert history["val_accuracy"][-1] > 0.8
 
 
-def test_benchmark_runs(monkeypatch, capsys):
-    arguments = "--images 10 --batch_size 5 --image_size 32 --rounds 1 --steps 1"
+@pytest.mark.parametrize("arch", ["", pytest.param("resnet20", marks=pytest.mark.slow)])
+def test_benchmark_runs(monkeypatch, capsys, arch):
+    arguments = "--images 10 --batch_size 5 --image_size 8 --rounds 1 --steps 1"
+    arguments += f" --arch {arch}" if arch else ""
     script = ROOT / "benchmarks" / "input_pipeline.py"
     monkeypatch.setattr(sys, "argv", [str(script), *arguments.split()])
     monkeypatch.setattr(sys, "path", list(sys.path))
     runpy.run_path(str(script), run_name="__main__")
-    assert "ratio" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    lines = ["bare decoding", "training pipeline"]
+    lines += [f"{arch}, same batch", f"{arch}, fed"] if arch else []
+    for line in lines:
+        assert re.search(rf"^{line} .* images/s", printed, re.MULTILINE)
+    assert printed.count("ratio") == len(lines) // 2

@@ -172,7 +172,7 @@ def test_bad_array_file(tmp_path):
 def test_set_that_is_not_prepared(tmp_path):
     message = complaint(FileNotFoundError, "cifar10", data_dir=str(tmp_path))
     assert f"`tfds build cifar10 --data_dir={tmp_path}`" in message
-    assert "`load(..., download=True)`" in message
+    assert "`download=True` (`--download`). If" in message
     assert message.endswith(f"Received: data_dir='{tmp_path}'")
     message = complaint(FileNotFoundError, "imagenet2012", data_dir=str(tmp_path))
     assert f"put them into '{tmp_path}/downloads/manual' first" in message
@@ -192,6 +192,49 @@ def test_download_is_asked_for(tmp_path, monkeypatch):
     assert "must be a classification set" in message
     assert "'objects'" in message
     assert asked == ["cifar10"]  # No download in vain.
+
+
+@pytest.mark.parametrize("damage", ["image", "file"])
+def test_corrupt_image_in_a_record_is_named(tmp_path, damage):
+    features = {
+        "image": FEATURES.Image(shape=(None, None, 3), encoding_format="jpeg"),
+        "label": FEATURES.ClassLabel(num_classes=2),
+    }
+    examples = labelled(pictures(7), 2)
+    splits = {"train": (examples, 2), "validation": (examples, 1)}
+    write_tfds(tmp_path, "photos", "1.0.0", features, splits)
+    file = tmp_path / "photos" / "1.0.0" / "photos-train.tfrecord-00001-of-00002"
+    if damage == "file":
+        file.write_bytes(file.read_bytes()[:-9])
+    else:
+        whole = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
+        example = tf.train.Example.FromString(whole[2])
+        (image,) = example.features.feature["image"].bytes_list.value
+        example.features.feature["image"].bytes_list.value[:] = [image[:300]]
+        with tf.io.TFRecordWriter(str(file)) as writer:
+            for record in (*whole[:2], example.SerializeToString()):
+                writer.write(record)
+    photos = data.load("photos", batch_size=7, image_size=8, data_dir=str(tmp_path))
+    assert len(list(photos.evaluation())) == 1
+    with pytest.raises(tf.errors.OpError):
+        list(photos.train())
+    assert photos.find_unreadable().endswith(f"Received: path={file}, record 2")
+    file.unlink()
+    assert photos.find_unreadable().endswith(f"Received: path={file}, record 0")
+
+
+def test_corrupt_image_of_a_set_in_memory_is_named(tmp_path):
+    features = {
+        "image": FEATURES.Image(shape=(8, 8, 3)),
+        "label": FEATURES.ClassLabel(num_classes=2),
+    }
+    examples = labelled(pictures(4, 8, 8), 2)
+    splits = {"train": (examples, 1), "test": (examples, 1)}
+    write_tfds(tmp_path, "small", "1.0.0", features, splits)
+    file = tmp_path / "small" / "1.0.0" / "small-test.tfrecord-00000-of-00001"
+    file.write_bytes(file.read_bytes()[:-9])
+    message = complaint(ValueError, "small", data_dir=str(tmp_path))
+    assert message.endswith(f"Received: path={file}, record 3")
 
 
 def test_set_without_held_out_images(tmp_path):

@@ -148,6 +148,16 @@ def test_an_unknown_recipe_gets_the_nearest():
         settings.parse(["--recipe"])
 
 
+def test_files_that_are_no_flagfiles(tmp_path):
+    file = tmp_path / "mine.flags"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(CommandError, match=r"must be a text file.*mine\.flags$"):
+        settings.parse([f"--recipe={file}"])
+    file.write_text(f"--flagfile={file}\n")
+    with pytest.raises(CommandError, match="must not lead back to itself"):
+        settings.parse([f"--recipe={file}"])
+
+
 def test_recipes_are_resources_of_the_package():
     folder = importlib.resources.files("resrep_tf.flags")
     for name in recipes.names():

@@ -231,6 +231,11 @@ def test_names():
     assert sorted(models.names()) == sorted([*cifar, *imagenet, "mobilenet", "vgg16"])
 
 
+@pytest.mark.parametrize("name", ["resnet20", "resnet18", "mobilenet", "vgg16"])
+def test_default_classes(shared, name):
+    assert models.default_classes(name) == shared(name).output_shape[-1]
+
+
 def test_unknown_name():
     with pytest.raises(ValueError, match=r"Did you mean 'resnet56'.*name='ResNet-56'"):
         models.build("ResNet-56")

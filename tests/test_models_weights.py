@@ -132,6 +132,14 @@ def test_safetensors_that_do_not_fit_change_nothing(tmp_path):
     assert same(values(model), before)
 
 
+def test_a_long_list_of_wrong_weights_is_cut(tmp_path):
+    path = tmp_path / "w.safetensors"
+    write_safetensors(path, torch_state(tiny(), *CIFAR))
+    with pytest.raises(ValueError, match=r"bn2.bias and 22 more\. Received") as error:
+        models.load_weights(tiny(depth=14), path)
+    assert len(str(error.value)) < 600
+
+
 def test_safetensors_for_another_architecture(tmp_path):
     path = tmp_path / "w.safetensors"
     write_safetensors(path, {})

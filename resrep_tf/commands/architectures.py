@@ -4,10 +4,12 @@ import ast
 import difflib
 import inspect
 import os
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from resrep_tf import models
 from resrep_tf.commands.errors import CommandError, blame
@@ -30,7 +32,7 @@ def check(arch: str, options: dict[str, Any]) -> None:
     """Raises if there is no such network, without building anything."""
     where = kind(arch)
     if where == "file":
-        if not os.path.isfile(arch) or not arch.endswith(".keras"):
+        if not os.path.isfile(_path(arch)) or not arch.endswith(".keras"):
             raise CommandError(
                 "`--arch` must be a name or an existing .keras file. "
                 f"Received: --arch={arch}"
@@ -58,13 +60,15 @@ def published_for(arch: str) -> str:
         raise CommandError(
             f"`--dataset` is needed with `--arch={arch}`. Received: no --dataset"
         )
-    return "imagenet2012" if models.build(arch).output_shape[-1] == 1000 else "cifar10"
+    return "imagenet2012" if models.default_classes(arch) == 1000 else "cifar10"
 
 
 def parse_options(items: Sequence[str]) -> dict[str, Any]:
     """Reads `name=value` pairs; values are Python literals or else strings."""
     options = {}
-    for item in items:
+    # The commas within brackets do not separate options.
+    whole = re.split(r",(?![^(\[]*[)\]])", ",".join(items)) if items else []
+    for item in whole:
         name, separator, value = item.partition("=")
         if not separator or not name.isidentifier():
             raise CommandError(
@@ -98,6 +102,12 @@ def build(
             as it is.
         init_weights: As `--init_weights`.
     """
+    for name in ("input_shape", "classes"):
+        if name in options:
+            raise CommandError(
+                f"`--arch_options`: `{name}` follows from the data; see `--dataset` "
+                f"and `--image_size`. Received: --arch_options={options}"
+            )
     with blame("arch"):
         if kind(arch) == "package":
             decay = {} if weight_decay is None else {"weight_decay": weight_decay}
@@ -106,7 +116,7 @@ def build(
             if kind(arch) == "keras":
                 model = _build_application(arch, input_shape, classes, options)
             else:
-                model = keras.models.load_model(arch, compile=False)
+                model = load_file(arch)
             if weight_decay is not None:
                 model = _decayed(model, weight_decay)
     check_fits(model, input_shape, classes, "arch")
@@ -118,6 +128,17 @@ def build(
     return model
 
 
+def load_file(arch: str) -> keras.Model:
+    """The model in a .keras file."""
+    with blame("arch"):
+        return keras.models.load_model(_path(arch), compile=False)
+
+
+def _path(arch: str) -> str:
+    # Shells do not do this behind an equals sign.
+    return os.path.expanduser(arch)
+
+
 def check_fits(
     model: keras.Model, input_shape: tuple[int, int, int], classes: int, flag: str
 ) -> None:
@@ -127,16 +148,27 @@ def check_fits(
             f"`--{flag}` must be a model with one input and one output. Received: "
             f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
         )
-    shape = tuple(model.inputs[0].shape[1:])
-    fits = len(shape) == 3 and all(
-        size in (None, given) for size, given in zip(shape, input_shape, strict=True)
-    )
-    outputs = model.outputs[0].shape
-    if not fits or len(outputs) != 2 or outputs[-1] != classes:
+    tensors = model.inputs[0], model.outputs[0]
+    images, outputs = (tf.TensorShape(tensor.shape) for tensor in tensors)
+    check_shapes(images, outputs, input_shape, classes, flag)
+
+
+def check_shapes(
+    images: tf.TensorShape,
+    outputs: tf.TensorShape,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    flag: str,
+) -> None:
+    """Raises if a model's inputs and outputs are not those that the data ask for."""
+    if not (
+        images.is_compatible_with((None, *input_shape))
+        and outputs.is_compatible_with((None, classes))
+    ):
         raise CommandError(
             f"`--{flag}` must fit the data, images of {input_shape} and {classes} "
             "classes; see `--dataset` and `--image_size`. "
-            f"Received: a model from {shape} to {tuple(outputs[1:])}"
+            f"Received: a model from {images[1:]} to {outputs[1:]}"
         )
 
 

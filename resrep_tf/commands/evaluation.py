@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resrep_tf.commands.architectures import check_fits, gives_logits
+from resrep_tf.commands.architectures import check_fits, check_shapes, gives_logits
 from resrep_tf.commands.errors import CommandError, blame
 from resrep_tf.commands.workers import Workers
 from resrep_tf.data import Dataset
@@ -72,7 +72,7 @@ def score(
 ) -> Scores:
     """As `evaluate`, in silence; with `loss`, also its mean."""
     first, fifth, examples, losses = 0, 0, 0, 0.0
-    with blame_images():
+    with blame_images(data):
         for images, labels in limited(data.evaluation(), steps):
             outputs = tf.convert_to_tensor(predict(images))
             first += _count_in_top(1, labels, outputs)
@@ -91,15 +91,19 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
 
 
 @contextlib.contextmanager
-def blame_images() -> Iterator[None]:
+def blame_images(data: Dataset) -> Iterator[None]:
     """Turns the error of an image that cannot be read into one of `--dataset`."""
     try:
         yield
     except tf.errors.OpError as error:
-        unreadable = _UNREADABLE.search(str(error))
-        if unreadable is None:
+        named = _UNREADABLE.search(str(error))
+        message = named and named.group()
+        if message is None and "IteratorGetNext" in str(error):
+            print("\nLooking for an image that cannot be read")
+            message = data.find_unreadable()
+        if message is None:
             raise
-        raise CommandError(f"`--dataset`: {unreadable.group()}") from error
+        raise CommandError(f"`--dataset`: {message}") from error
 
 
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
@@ -162,34 +166,47 @@ def load_predictor(path: str, data: Dataset) -> Predict:
     """Loads a .keras or .tflite file or the folder of a SavedModel."""
     where = Path(path).expanduser()
     if where.is_dir() and (where / "saved_model.pb").is_file():
-        with blame("model"):
-            return _saved_model(where)
+        return _saved_model(where, data)
     if where.suffix not in (".keras", ".tflite") or not where.is_file():
         raise CommandError(
             "`--model` must be a .keras or .tflite file or the folder of a SavedModel. "
             f"Received: --model={path}"
         )
+    if where.suffix == ".tflite":
+        return _tflite(where, data)
     with blame("model"):
-        if where.suffix == ".tflite":
-            return _tflite(where)
         model = keras.models.load_model(where, compile=False)
     check_fits(model, data.input_shape, data.classes, "model")
     return predictor(model)
 
 
-def _saved_model(path: Path) -> Predict:
-    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
-    argument = next(iter(serve.structured_input_signature[1]))
+def _saved_model(path: Path, data: Dataset) -> Predict:
+    with blame("model"):
+        signatures = tf.saved_model.load(str(path)).signatures
+    if "serving_default" not in signatures:
+        raise CommandError(
+            "`--model` must be a SavedModel with the signature serving_default. "
+            f"Received: {sorted(signatures)}"
+        )
+    serve = signatures["serving_default"]
+    argument, images = next(iter(serve.structured_input_signature[1].items()))
+    outputs = next(iter(serve.structured_outputs.values()))
+    check_shapes(images.shape, outputs.shape, data.input_shape, data.classes, "model")
     return lambda images: next(iter(serve(**{argument: images}).values()))
 
 
-def _tflite(path: Path) -> Predict:
-    with warnings.catch_warnings():
+def _tflite(path: Path, data: Dataset) -> Predict:
+    with blame("model"), warnings.catch_warnings():
         # That it will move to another package.
         warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter")
         interpreter = tf.lite.Interpreter(str(path))
-    source = interpreter.get_input_details()[0]["index"]
-    result = interpreter.get_output_details()[0]["index"]
+    details = [interpreter.get_input_details()[0], interpreter.get_output_details()[0]]
+    shapes = (
+        tf.TensorShape([None if n < 0 else n for n in tensor["shape_signature"]])
+        for tensor in details
+    )
+    check_shapes(*shapes, data.input_shape, data.classes, "model")
+    source, result = (tensor["index"] for tensor in details)
 
     def predict(images: tf.Tensor) -> Any:
         shape = tuple(interpreter.get_input_details()[0]["shape"])

@@ -71,7 +71,7 @@ def _build(arch: str, shape: tuple | None, options: dict) -> keras.Model:
         if architectures.kind(arch) == "package":
             return models.build(arch, shape, **options)
     if architectures.kind(arch) == "file":
-        return keras.models.load_model(arch, compile=False)
+        return architectures.load_file(arch)
     return architectures.build(arch, shape or INPUT_SHAPE, CLASSES, options=options)
 
 

@@ -41,9 +41,15 @@ class FlagSet:
         self._define(flags.DEFINE_string, name, default, text)
 
     def integer(
-        self, name: str, default: int | None, text: str, lower: int | None = None
+        self,
+        name: str,
+        default: int | None,
+        text: str,
+        lower: int | None = None,
+        upper: int | None = None,
     ) -> None:
-        self._define(flags.DEFINE_integer, name, default, text, lower_bound=lower)
+        bounds = {"lower_bound": lower, "upper_bound": upper}
+        self._define(flags.DEFINE_integer, name, default, text, **bounds)
 
     def number(
         self, name: str, default: float | None, text: str, lower: float | None = None
@@ -121,10 +127,13 @@ class FlagSet:
     def _describe(self, name: str, width: int) -> list[str]:
         flag = self.values[name]
         head = f"  --[no]{name}" if flag.boolean else f"  --{name}"
+        indent = " " * 26
         text = flag.help
+        choices = text.partition(" ")[0]
+        if len(choices) > width - len(indent):
+            text = text.replace(choices, choices.replace("|", "| "), 1)
         if flag.default not in (None, [], ""):
             text += f" (default: {flag.default_as_str.strip(chr(39))})"
-        indent = " " * 26
         if len(head) > 24:
             return [head, *_wrap(text, width, indent, indent)]
         return _wrap(text, width, head.ljust(26), indent)

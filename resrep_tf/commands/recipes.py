@@ -23,8 +23,14 @@ def read(name: str) -> str:
     """The text of a recipe: of a file of that path, or else of that name."""
     path = os.path.expanduser(name)
     if os.path.isfile(path):
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(
+                f"`--recipe` must be a text file with a flag on each line: {error}. "
+                f"Received: --recipe={name}"
+            ) from error
     known = names()
     short = name.removesuffix(SUFFIX)
     if short not in known:
@@ -38,10 +44,14 @@ def read(name: str) -> str:
     return folder.joinpath(short + SUFFIX).read_text(encoding="utf-8")
 
 
-def expand(arguments: Sequence[str]) -> list[str]:
+def expand(arguments: Sequence[str], within: Sequence[str] = ()) -> list[str]:
     """Puts the flags of recipes and flagfiles before all others.
 
     So what is given on the command line wins, wherever the recipe stands among it.
+
+    Args:
+        arguments: A command line, or the lines of a flagfile.
+        within: The flagfiles that have led there.
     """
     from_files, others = [], []
     rest = list(arguments)
@@ -55,7 +65,12 @@ def expand(arguments: Sequence[str]) -> list[str]:
             if not rest:
                 raise CommandError(f"`{flag}` needs a value. Received: {argument}")
             value = rest.pop(0)
-        from_files += expand(_lines(read(value)))
+        if value in within:
+            raise CommandError(
+                f"`{flag}` must not lead back to itself. "
+                f"Received: {' -> '.join([*within, value])}"
+            )
+        from_files += expand(_lines(read(value)), [*within, value])
     return from_files + others
 
 

@@ -1,6 +1,7 @@
 """What a training run is to do: flags with their defaults filled in, and checked."""
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -185,6 +186,11 @@ def _check(settings: Settings) -> None:
             raise CommandError(
                 f"`--{name}` must be positive. "
                 f"Received: --{name}={getattr(settings, name)}"
+            )
+    for name, value in dataclasses.asdict(settings).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CommandError(
+                f"`--{name}` must be a finite number. Received: --{name}={value}"
             )
     for name in ("momentum", "compactor_momentum"):
         if not 0 <= getattr(settings, name) < 1:

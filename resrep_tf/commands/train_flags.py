@@ -242,7 +242,9 @@ def _define_running(flags: FlagSet) -> None:
         "same run, which then goes on where it was stopped. By default a folder in "
         "runs/ that depends on the flags.",
     )
-    flags.integer("seed", 0, "What all random numbers depend on.", lower=0)
+    flags.integer(
+        "seed", 0, "What all random numbers depend on.", lower=0, upper=2**32 - 1
+    )
     flags.choice(
         "mixed_precision",
         "float32",

@@ -131,7 +131,7 @@ class Trainer:
             on_nan=self.settings.on_nan,
             verbose=evaluation.verbosity() if workers.chief else 0,
         )
-        with evaluation.blame_images(), self._blame_workers():
+        with evaluation.blame_images(self.data), self._blame_workers():
             loop.run(start)
 
     def _score(self, predict: evaluation.Predict, loss: keras.Loss) -> dict[str, float]:

@@ -86,6 +86,9 @@ class ArraySource:
         rows = tf.data.Dataset.range(self.eval_examples).batch(batch_size)
         return rows.map(batch, num_parallel_calls=tf.data.AUTOTUNE)
 
+    def find_unreadable(self) -> None:
+        return None
+
 
 def from_arrays(
     train: tuple[np.ndarray, np.ndarray],

@@ -23,6 +23,8 @@ class Source(Protocol):
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset: ...
 
+    def find_unreadable(self) -> str | None: ...
+
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
@@ -117,6 +119,14 @@ class Dataset:
         """
         batches = self._source.evaluation(self.batch_size)
         return self._finish(batches, -(-self.eval_examples // self.batch_size))
+
+    def find_unreadable(self) -> str | None:
+        """Says which image has made reading a batch fail, where the error does not.
+
+        That is where images come from TFRecord files: all of them are then decoded,
+        up to the first that fails.
+        """
+        return self._source.find_unreadable()
 
     @property
     def _order(self) -> Order:

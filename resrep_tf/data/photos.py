@@ -93,6 +93,10 @@ class PhotoSource:
             elements, example, batch_size, drop_remainder=False
         )
 
+    def find_unreadable(self) -> str | None:
+        """Says which image cannot be read, if errors do not; may decode them all."""
+        return self.train.find_unreadable() or self.held_out.find_unreadable()
+
     def _varied(
         self, contents: tf.Tensor, word: tf.Tensor, index: tf.Tensor
     ) -> tf.Tensor:

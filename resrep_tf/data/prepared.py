@@ -142,7 +142,8 @@ def _check_prepared(
             )
         raise FileNotFoundError(
             f"{name!r} is not prepared in {where!r}. Prepare it once with `tfds build "
-            f"{name} --data_dir={where}` or with `load(..., download=True)`.{manual} "
+            f"{name} --data_dir={where}` or with `download=True` (`--download`)."
+            f"{manual} "
             "If it is elsewhere, give the folder that holds "
             f"{builder.name!r} as `data_dir` (`--data_dir=`). "
             f"Received: data_dir={data_dir!r}"
@@ -187,8 +188,11 @@ def _decoded(split: RecordSplit, shape: tuple) -> tuple[np.ndarray, np.ndarray]:
     labels = np.empty(split.examples, np.int32)
     batches = split.ordered().map(example, num_parallel_calls=tf.data.AUTOTUNE)
     start = 0
-    for image, label in batches.batch(1024).prefetch(1).as_numpy_iterator():
-        images[start : start + len(label)] = image
-        labels[start : start + len(label)] = label
-        start += len(label)
+    try:
+        for image, label in batches.batch(1024).prefetch(1).as_numpy_iterator():
+            images[start : start + len(label)] = image
+            labels[start : start + len(label)] = label
+            start += len(label)
+    except tf.errors.OpError as error:
+        raise ValueError(split.find_unreadable() or str(error)) from error
     return images, labels

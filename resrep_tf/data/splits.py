@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from .images import decode
 from .order import Order, permutation
 
 UNREADABLE = (
@@ -49,6 +50,9 @@ class Split(Protocol):
         batch_size: int,
         drop_remainder: bool,
     ) -> tf.data.Dataset: ...
+
+    def find_unreadable(self) -> str | None:
+        """Says which image cannot be read, if the errors of `batches` do not."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,6 +122,9 @@ class FileSplit:
         pairs = tf.data.Dataset.zip(indices, images)
         return pairs.batch(batch_size, drop_remainder=drop_remainder).map(check)
 
+    def find_unreadable(self) -> None:
+        return None
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordSplit:
@@ -184,9 +191,31 @@ class RecordSplit:
         batch_size: int,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """Batches of images and labels."""
+        """Batches of images and labels; an error does not name the record."""
         images = elements.map(example, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(batch_size, drop_remainder=drop_remainder)
+
+    def find_unreadable(self) -> str | None:
+        """Decodes all images; says which is the first that fails, if one does."""
+
+        def decoded(index: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+            contents, _ = self.open(index, record)
+            return tf.shape(decode(contents))
+
+        parts = zip(self.files, self.lengths, strict=True)
+        for number, (path, length) in enumerate(parts):
+            images = self._file(number).map(
+                decoded, num_parallel_calls=tf.data.AUTOTUNE
+            )
+            record = 0
+            try:
+                for _ in images.as_numpy_iterator():
+                    record += 1
+            except tf.errors.OpError:
+                pass  # Of the record that is named below.
+            if record < length:
+                return f"{UNREADABLE} Received: path={path}, record {record}"
+        return None
 
     def _file(self, number: tf.Tensor) -> tf.data.Dataset:
         """The elements of one file; the index counts through all files."""
