@@ -49,8 +49,8 @@ def wrap(
         raise ValueError(
             f"`compactor` must be one of {KINDS}. Received: compactor={compactor!r}"
         )
-    average_statistics(model)
     graph = ChannelGraph(model)
+    average_statistics(model)
     check_not_wrapped(graph)
     check_finite(graph)
     spaces = choose_spaces(graph, targets)

@@ -27,6 +27,7 @@ BASES = {
     "cifar10_resnet110_base": ("resnet110", 64, 240, (120, 180), 94.64),
     "imagenet_mobilenet_base": ("mobilenet", 512, 70, (), 70.78),
 }
+STUDIES = {"digits_study"}
 CPU = {"cifar10_resnet20_cpu": "resnet20", "cifar10_resnet56_cpu": "resnet56"}
 
 
@@ -43,7 +44,7 @@ def weights(tmp_path) -> str:
 
 
 def test_every_flagfile_is_in_a_table_here():
-    assert set(recipes.names()) == {*PRUNINGS, *BASES, *CPU}
+    assert set(recipes.names()) == {*PRUNINGS, *BASES, *STUDIES, *CPU}
 
 
 @pytest.mark.parametrize("name", [*PRUNINGS, *BASES, *CPU])

@@ -1,22 +1,18 @@
 """The HTML report: complete, escaped, and fit for a real browser."""
 
-import html
 import html.parser
 import re
-import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from browser import assert_fits_a_phone, browse, needs_chromium
 
 from resrep_tf import report_html
 
 pytest.importorskip("matplotlib")
 from matplotlib.image import imread
 
-CHROMIUM = shutil.which("chromium")
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 # Elements that have no end.
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 
@@ -213,33 +209,6 @@ def test_the_same_each_time(text):
 # === In a browser ===
 
 
-def browse(tmp_path, page, *options):
-    """Opens a page and returns what the browser prints, its errors included."""
-    path = tmp_path / "page.html"
-    path.write_text(page, encoding="utf-8")
-    done = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--hide-scrollbars",
-            "--force-device-scale-factor=1",
-            "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            *options,
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "CONSOLE" not in done.stderr, done.stderr
-    return done.stdout
-
-
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_shows_it(tmp_path, text, scheme):
@@ -271,14 +240,5 @@ def test_a_browser_shows_it(tmp_path, text, scheme):
 def test_a_phone_does_not_scroll_sideways(tmp_path):
     report = make_report([f"stage{1 + i // 36}_block{i}_conv1" for i in range(108)])
     report["conversion"]["layers"].append(layer("a_very_long_name_" * 8, 16, 3))
-    inner = html.escape(render(report, settings={"a_long_setting": "value_" * 30}))
-    dom = browse(
-        tmp_path,
-        # Browsers refuse windows as narrow as a phone; a frame can be.
-        f'<iframe id="phone" width="360" height="800" srcdoc="{inner}"></iframe>'
-        "<script>onload = () => { const root = document.getElementById('phone')"
-        ".contentDocument.documentElement;"
-        " document.title = root.clientWidth + ' ' + root.scrollWidth }</script>",
-        "--dump-dom",
-    )
-    assert "<title>360 360</title>" in dom
+    page = render(report, settings={"a_long_setting": "value_" * 30})
+    assert_fits_a_phone(tmp_path, page)
