@@ -12,6 +12,7 @@ import numpy as np
 
 from resrep_tf import selection
 from resrep_tf.model import ResRepModel
+from resrep_tf.replicas import number
 from resrep_tf.schedule import check_reachable
 
 
@@ -60,11 +61,12 @@ class NormHistory(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         # With `steps_per_execution` several steps have passed since the last call.
-        if int(self.model.optimizer.iterations) >= self.steps[-1] + self.interval:
+        step = number(self.model.optimizer.iterations)
+        if step >= self.steps[-1] + self.interval:
             self._record()
 
     def _record(self) -> None:
-        self.steps.append(int(self.model.optimizer.iterations))
+        self.steps.append(number(self.model.optimizer.iterations))
         self.norms.append(np.concatenate(_norms(self.model)))
 
 
