@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from resrep_tf.commands.architectures import check_fits, gives_logits
-from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.errors import CommandError, blame, brief
 from resrep_tf.commands.workers import Workers
 from resrep_tf.data import Dataset
 
@@ -92,14 +92,19 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
 
 @contextlib.contextmanager
 def blame_images() -> Iterator[None]:
-    """Turns the error of an image that cannot be read into one of `--dataset`."""
+    """Turns the error of data that cannot be read into one of `--dataset`."""
     try:
         yield
     except tf.errors.OpError as error:
         unreadable = _UNREADABLE.search(str(error))
-        if unreadable is None:
-            raise
-        raise CommandError(f"`--dataset`: {unreadable.group()}") from error
+        if unreadable is not None:
+            raise CommandError(f"`--dataset`: {unreadable.group()}") from error
+        if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
+            raise CommandError(
+                "`--dataset`: a file of records is missing or damaged. Put it back; "
+                f"the same command then goes on. Received: {brief(error)}"
+            ) from error
+        raise
 
 
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
