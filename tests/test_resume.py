@@ -376,6 +376,16 @@ def test_what_cannot_be_written_is_named(tmp_path, error):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_becomes_read_only_is_named(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("unlink", "write_text"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(CommandError, match=r"Cannot write .*Received: .*Read-only"):
+        output.write_text(tmp_path / "file", "some")
+
+
 def test_a_lost_file_of_records_is_named(tmp_path):
     path = tmp_path / "train.tfrecord"
     records = RecordSplit([str(path)], [3], shuffle_buffer=1).ordered()

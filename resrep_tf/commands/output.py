@@ -99,9 +99,9 @@ def create(folder: Path) -> None:
     """Makes a folder, or says why it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic(folder / "probe") as path:
-            path.touch()
-        (folder / "probe").unlink()
+        probe = folder / f"{_TEMPORARY}probe"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
         raise CommandError(
             f"`--output` must be a folder that can be written to: {error}. "
@@ -156,10 +156,11 @@ def atomic(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
             _sync(path.parent)
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # In a folder that has become read-only.
+            if temporary.is_dir():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
