@@ -242,7 +242,7 @@ class ResRepModel(keras.Model):
                 "All layers are frozen, so that none could make up for what compactors "
                 f"forget. Received: model={self.name!r} without trainable weights"
             )
-        replicas.check_scope(optimizers, self.distribute_strategy)
+        replicas.check_scope(self, optimizers)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -401,13 +401,14 @@ class ResRepModel(keras.Model):
         replicas.average_statistics(self)
         return super().predict(*args, **kwargs)
 
-    def save(self, *args, **kwargs):
+    def export(self, *args, **kwargs):
         replicas.average_statistics(self)
-        return super().save(*args, **kwargs)
+        return super().export(*args, **kwargs)
 
-    def save_weights(self, *args, **kwargs):
+    def save_own_variables(self, store):
+        # The first thing that is saved of a model, in every way of saving it.
         replicas.average_statistics(self)
-        return super().save_weights(*args, **kwargs)
+        super().save_own_variables(store)
 
     def fit(
         self,
@@ -432,9 +433,12 @@ class ResRepModel(keras.Model):
                 "train the wrapped model without pruning on purpose, call "
                 f"`keras.Model.fit(pruner, ...)`.) Received: callbacks={callbacks}"
             )
-        return super().fit(
+        history = super().fit(
             x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs
         )
+        # For all that reads weights one by one.
+        replicas.average_statistics(self)
+        return history
 
 
 def _compactors(model: keras.Model) -> list[Compactor]:

@@ -9,10 +9,16 @@ import tensorflow as tf
 from keras import ops
 
 
-def check_scope(optimizers: dict[str, keras.Optimizer], strategy: Any) -> None:
-    """Refuses optimizers that would let the replicas drift apart, by argument."""
-    if strategy.num_replicas_in_sync == 1:
+def check_scope(model: keras.Model, optimizers: dict[str, keras.Optimizer]) -> None:
+    """Refuses what would let the replicas drift apart, by argument."""
+    if model.distribute_strategy.num_replicas_in_sync == 1:
         return
+    if not isinstance(model.variables[0].value, tf.distribute.DistributedValues):
+        raise ValueError(
+            "Call `wrap` within `strategy.scope()` too, where `compile` is called: "
+            f"the model has no replicas. Received: model={model.name!r}, made outside "
+            "of the scope"
+        )
     for name, optimizer in optimizers.items():
         counter = optimizer.variables[0].value
         if not isinstance(counter, tf.distribute.DistributedValues):

@@ -12,6 +12,7 @@ import numpy as np
 from resrep_tf.convert import Narrower, decide
 from resrep_tf.graph import ChannelGraph, Space
 from resrep_tf.rebuild import Rebuilder
+from resrep_tf.replicas import average_statistics
 from resrep_tf.rules import activations
 from resrep_tf.wrap import check_not_wrapped
 
@@ -37,6 +38,7 @@ def slice_channels(
 
 def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
     """As `slice_channels`, for a graph that is at hand."""
+    average_statistics(graph.model)
     removed = {}
     for space, kept in keep.items():
         for producer in space.producers:

@@ -16,10 +16,13 @@ from keras import layers
 from support import precision
 
 import resrep_tf
+from resrep_tf import ablation
+from resrep_tf.slicing import slice_channels
 
 STRATEGY = None
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(16, 6)), RNG.integers(0, 3, 16)
+KEEP = {"dense": np.ones(5, bool)}
 OPTIONS = {
     "loss": "sparse_categorical_crossentropy",
     "lasso_strength": 0.2,
@@ -98,13 +101,31 @@ def test_optimizers_must_be_made_in_the_scope() -> None:
             raise AssertionError("replicas would drift apart")
 
 
+def test_the_model_must_be_made_in_the_scope() -> None:
+    pruner = build()
+    try:
+        with STRATEGY.scope():
+            pruner.compile(keras.optimizers.SGD(), **OPTIONS)
+    except ValueError as error:
+        assert "Call `wrap` within `strategy.scope()`" in str(error), error
+        assert f"Received: model={pruner.name!r}" in str(error), error
+    else:
+        raise AssertionError("there would be no replicas")
+
+
 def test_channels_are_selected_on_all_replicas() -> None:
-    pruner = compiled()
+    pruner = compiled(batchnorm=True)
     selection = resrep_tf.ChannelSelection(0.4, warmup_steps=1, interval=1, step=1)
-    pruner.fit(X, Y, 8, 20, 0, [selection], shuffle=False)
+    history = ablation.NormHistory(interval=5)
+    pruner.fit(X, Y, 8, 20, 0, [selection, history], shuffle=False)
     masks = parts(pruner.compactors[0].mask)
     assert masks[0].sum() < 5
     np.testing.assert_array_equal(*masks)
+    assert history.steps == list(range(0, 41, 5))
+    # And all that comes of them is the same, without a word about replicas.
+    np.testing.assert_array_equal(*parts(pruner.get_layer("bn").moving_mean))
+    slim = resrep_tf.convert(pruner)
+    np.testing.assert_allclose(slim(X), pruner.predict(X, verbose=0), rtol=1e-5)
 
 
 def test_moving_statistics_are_averaged_before_they_are_read() -> None:
@@ -114,6 +135,8 @@ def test_moving_statistics_are_averaged_before_they_are_read() -> None:
         lambda pruner: pruner.predict(X, verbose=0),
         lambda pruner: pruner.save(folder / "pruner.keras"),
         lambda pruner: pruner.save_weights(folder / "pruner.weights.h5"),
+        lambda pruner: keras.saving.save_model(pruner, folder / "function.keras"),
+        lambda pruner: pruner.export(folder / "exported", verbose=False),
         lambda pruner: resrep_tf.convert(pruner, verify=False),
     ):
         pruner = compiled(batchnorm=True)
@@ -124,8 +147,21 @@ def test_moving_statistics_are_averaged_before_they_are_read() -> None:
         read(pruner)
         for part in parts(mean):
             np.testing.assert_allclose(part, (first + second) / 2, rtol=1e-6)
-    saved = keras.models.load_model(folder / "pruner.keras").get_layer("bn")
-    np.testing.assert_allclose(saved.moving_mean, (first + second) / 2, rtol=1e-6)
+    # A plain model's are read when it is copied.
+    with STRATEGY.scope():
+        inputs = keras.Input((6,))
+        x = layers.BatchNormalization(name="bn")(layers.Dense(5, name="dense")(inputs))
+        base = keras.Model(inputs, layers.Dense(3, "softmax")(x))
+        base.compile("sgd", OPTIONS["loss"])
+    for read in (resrep_tf.wrap, lambda model: slice_channels(model, KEEP)):
+        fit(base)
+        one, two = parts(base.get_layer("bn").moving_mean)
+        assert np.abs(one - two).max() > 1e-3
+        mean = read(base).get_layer("bn").moving_mean
+        np.testing.assert_allclose(mean, (one + two) / 2, rtol=1e-5)
+    for name in ("pruner.keras", "function.keras"):
+        saved = keras.models.load_model(folder / name).get_layer("bn")
+        np.testing.assert_allclose(saved.moving_mean, (first + second) / 2, rtol=1e-6)
 
 
 def test_a_step_that_overflows_on_one_replica_is_skipped_on_both() -> None:

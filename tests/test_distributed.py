@@ -15,6 +15,7 @@ from keras import layers
 
 from resrep_tf.commands import output, workers
 from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.interruption import EXIT_CODE
 
 ROOT = Path(__file__).resolve().parents[1]
 # 50 steps of pruning, with selections from the second on.
@@ -145,11 +146,24 @@ def test_workers_come_to_what_one_device_comes_to_even_if_one_is_killed(tmp_path
     assert "one of them is gone or out of reach" in printed
     assert not (many / output.REPORT).exists()
 
+    known = set(many.glob("checkpoints/prune-*"))
+    processes = start_workers([*flags, f"--output={many}"])
+    while not set(many.glob("checkpoints/prune-*")) - known:
+        assert processes[0].poll() is None, processes[0].communicate()[0]
+        time.sleep(0.01)
+    processes[1].terminate()
+    printed = [finish(process, code=EXIT_CODE) for process in processes]
+    assert "Going on after epoch 0, step" in printed[0]
+
     processes = start_workers([*flags, f"--output={many}"])
     printed = [finish(process) for process in processes]
-    assert "Going on after epoch 0, step" in printed[0]
-    assert "Everything is in" not in printed[1]
+    assert "Going on after epoch" in printed[0]
+    # The chief alone speaks and writes.
+    assert "Everything is in" in printed[0]
+    assert "epoch" not in printed[1] and "Everything is in" not in printed[1]
     assert_equal_runs(tmp_path / "one", many)
+    for name in (output.SAVED_MODEL, output.TFLITE, output.REPORT):
+        assert (many / name).exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import keras
@@ -30,7 +30,9 @@ from resrep_tf.commands.checkpoints import (
 from resrep_tf.commands.errors import CommandError
 from resrep_tf.commands.interruption import EXIT_CODE, Interrupted, Interruption
 from resrep_tf.commands.loop import Loop, build_state
+from resrep_tf.commands.metrics import EpochLog, MetricsFile
 from resrep_tf.commands.workers import start as start_workers
+from resrep_tf.data.splits import RecordSplit
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 11
@@ -192,6 +194,57 @@ def test_a_run_that_ends_at_any_step_comes_to_the_same_result(
     assert_same_results(uninterrupted, tmp_path)
 
 
+def signal_at(monkeypatch, owner, name: str, when=lambda *args, **kwargs: True) -> None:
+    """Sends the process a SIGTERM where a function is called for the first time."""
+    whole, sent = getattr(owner, name), []
+
+    def signalling(*args, **kwargs):
+        if not sent and when(*args, **kwargs):
+            sent.append(True)
+            signal.raise_signal(signal.SIGTERM)
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, signalling)
+
+
+def test_a_signal_at_any_stage_changes_nothing(
+    flags, uninterrupted, tmp_path, monkeypatch
+):
+    """While an epoch is evaluated, the base, and while the result is exported."""
+    flags = [*flags, f"--output={tmp_path}"]
+    for where in (
+        (evaluation, "_count_in_top"),
+        (pipeline.Job, "evaluate"),
+        (keras.Model, "export", lambda *args, **kwargs: "format" in kwargs),
+    ):
+        signal_at(monkeypatch, *where)
+        with pytest.raises(Interrupted):
+            pipeline.run(flags)
+        monkeypatch.undo()
+    assert (tmp_path / output.SAVED_MODEL).exists()
+    assert not (tmp_path / output.TFLITE).exists()
+    pipeline.run(flags)
+    assert (tmp_path / output.TFLITE).exists()
+    assert_same_results(uninterrupted, tmp_path)
+
+
+def test_what_was_logged_but_not_saved_is_logged_again(tmp_path):
+    """A run that was killed between its last epoch's log and its checkpoint."""
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    model.compile("sgd", "mse")
+    for start in (0, 1):
+        file = MetricsFile(tmp_path / output.METRICS)
+        log = EpochLog("prune", file, tmp_path / output.TENSORBOARD, start)
+        log.set_model(model)
+        log.set_params({"steps": 5})
+        log.on_train_begin()
+        for epoch in range(start, 2):
+            log.on_epoch_end(epoch, {"loss": 1.0})
+        log.on_train_end()
+    steps = [step for _, step, text in events(tmp_path) if '"loss"' in text]
+    assert steps == [5, 10]
+
+
 def test_a_signal_waits_for_a_convenient_moment():
     interruption = Interruption()
     with interruption.watching():
@@ -203,6 +256,19 @@ def test_a_signal_waits_for_a_convenient_moment():
     interruption = Interruption()
     with interruption.watching(), pytest.raises(Interrupted):
         signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("MISMATCH"), CommandError("full")])
+def test_what_a_signal_leads_to_is_told_from_what_needs_attention(error):
+    expected = CommandError if isinstance(error, CommandError) else Interrupted
+    interruption = Interruption()
+    with (
+        pytest.raises(expected),
+        interruption.watching(),
+        interruption.handled(at_once=False),
+    ):
+        signal.raise_signal(signal.SIGTERM)
+        raise error
 
 
 # === Checkpoints ===
@@ -260,9 +326,20 @@ def test_a_damaged_checkpoint_is_passed_over(store, damage):
         assert store.newest().position == Position(1, 2)
 
 
-def test_pruning_is_newer_than_the_base(store):
+def test_pruning_is_newer_than_the_base(tmp_path):
+    store = Checkpoints(tmp_path, keep=2)
     store.save(dataclasses.replace(checkpoint(9), phase="base"), 9)
+    store.save(checkpoint(1), 1)
+    assert len(paths(store)) == 2
     assert store.newest().phase == "prune"
+
+
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(tmp_path):
+    store = Checkpoints(tmp_path, keep=1)
+    store.save(checkpoint(8), 8).write_bytes(b"")
+    store.save(checkpoint(4), 4)
+    assert [path.name for path in paths(store)] == ["prune-000000004.npz"]
+    assert store.newest().position == Position(1, 4)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(store, monkeypatch):
@@ -275,6 +352,48 @@ def test_a_full_disk_leaves_the_last_checkpoint(store, monkeypatch):
         store.save(checkpoint(4), 4)
     assert len(paths(store)) == 2
     assert store.newest().position == Position(1, 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EROFS, "Read-only file system"),
+        # As TensorFlow has them, when it exports or writes for TensorBoard.
+        tf.errors.ResourceExhaustedError(None, None, "{{node}} No space left [Op:S]"),
+        tf.errors.FailedPreconditionError(None, None, "Read-only file system"),
+    ],
+)
+def test_what_cannot_be_written_is_named(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("before")
+    with (
+        pytest.raises(CommandError, match=r"file\..*intact.*Received: .*(space|Read)"),
+        output.atomic(path) as temporary,
+    ):
+        temporary.write_text("some")
+        raise error
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_becomes_read_only_is_named(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("unlink", "write_text"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(CommandError, match=r"Cannot write .*Received: .*Read-only"):
+        output.write_text(tmp_path / "file", "some")
+
+
+def test_a_lost_file_of_records_is_named(tmp_path):
+    path = tmp_path / "train.tfrecord"
+    records = RecordSplit([str(path)], [3], shuffle_buffer=1).ordered()
+    with (
+        pytest.raises(CommandError, match=r"`--dataset`.*Received: .*train\.tfrecord"),
+        evaluation.blame_images(),
+    ):
+        next(iter(records))
 
 
 def test_a_checkpoint_of_another_model_is_refused():
@@ -326,17 +445,22 @@ def spoilt(steps: Collection[int]):
     return train_from
 
 
-def train(on_nan: str, wrapped: bool, saved: list[Position]) -> keras.Model:
+def train(
+    on_nan: str,
+    wrapped: bool,
+    saved: list[Position],
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> keras.Model:
     """Trains for 40 steps, and notes when checkpoints are written."""
     inputs = keras.Input((8, 8, 1))
     x = layers.Conv2D(6, 3, name="conv")(inputs)
     x = layers.BatchNormalization()(x)
     x = layers.GlobalAveragePooling2D()(layers.ReLU()(x))
     model = keras.Model(inputs, layers.Dense(10)(x))
-    callbacks, arguments = [], {}
+    callbacks, arguments = list(callbacks), {}
     if wrapped:
         model = resrep_tf.wrap(model, "conv")
-        callbacks = [resrep_tf.ChannelSelection(0.3, 2, 5, schedule="auto")]
+        callbacks += [resrep_tf.ChannelSelection(0.3, 2, 5, schedule="auto")]
         arguments = {"snap": True}
     settings, _ = settings_module.parse([f"--on_nan={on_nan}"])
     model.compile(
@@ -353,7 +477,7 @@ def train(on_nan: str, wrapped: bool, saved: list[Position]) -> keras.Model:
         epochs=2,
         steps_per_epoch=20,
         callbacks=callbacks,
-        evaluate=dict,
+        evaluate=lambda after_batch: {},
         save=saved.append,
         save_every=3,
         interruption=Interruption(),
@@ -380,8 +504,27 @@ def test_bad_steps_are_skipped_without_a_trace(monkeypatch, capsys, wrapped):
 def test_a_bad_step_ends_the_run_and_is_not_saved(monkeypatch, wrapped):
     monkeypatch.setattr(data.Dataset, "train_from", spoilt({5}))
     saved = []
-    with pytest.raises(CommandError, match="NaN or infinity in epoch 1, step 6"):
+    with pytest.raises(
+        CommandError,
+        match=r"after epoch 0, step 3\. Received: NaN or infinity in epoch 1, step 6",
+    ):
         train("stop", wrapped, saved)
+    assert saved == [Position(0, 3)]
+
+
+class Overflow(keras.callbacks.Callback):
+    """A step whose loss was a number still and whose result is none."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 5:
+            bias = self.model.trainable_variables[1]
+            bias.assign(np.full(bias.shape, np.inf))
+
+
+def test_bad_weights_are_not_saved():
+    saved = []
+    with pytest.raises(CommandError, match=r"The weights are no longer.*step 6"):
+        train("stop", wrapped=False, saved=saved, callbacks=[Overflow()])
     assert saved == [Position(0, 3)]
 
 

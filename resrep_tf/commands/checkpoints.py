@@ -81,8 +81,11 @@ class Checkpoints:
                 **{_META: np.array(json.dumps(meta))},
                 **{_key(i): value for i, value in enumerate(checkpoint.values)},
             )
-        for old in self._paths()[self._keep :]:
-            old.unlink()
+        found = self._paths()
+        place = found.index(path)
+        # Those that seem newer could not be read, or the run would be there.
+        for other in found[:place] + found[place + self._keep :]:
+            other.unlink()
         return path
 
     def newest(self) -> Checkpoint | None:

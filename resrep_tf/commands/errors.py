@@ -1,6 +1,7 @@
 """Telling a user's mistake from a mistake of the program."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 
@@ -20,3 +21,9 @@ def blame(flag: str) -> Iterator[None]:
     except (ValueError, TypeError, OSError, ImportError) as error:
         message = " ".join(str(error).split())
         raise CommandError(f"`--{flag}`: {message}") from error
+
+
+def brief(error: Exception) -> str:
+    """What an error says, without TensorFlow's notes on where in its graph it was."""
+    text = re.sub(r"\{\{.*?\}\}|\[Op:.*?\]", "", str(error)).strip()
+    return text.splitlines()[0].strip() if text else type(error).__name__

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from resrep_tf.commands.architectures import check_fits, check_shapes, gives_logits
-from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.errors import CommandError, blame, brief
 from resrep_tf.commands.workers import Workers
 from resrep_tf.data import Dataset
 
@@ -92,13 +92,18 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
 
 @contextlib.contextmanager
 def blame_images(data: Dataset) -> Iterator[None]:
-    """Turns the error of an image that cannot be read into one of `--dataset`."""
+    """Turns the error of data that cannot be read into one of `--dataset`."""
     try:
         yield
     except tf.errors.OpError as error:
         named = _UNREADABLE.search(str(error))
         message = named and named.group()
-        if message is None and "IteratorGetNext" in str(error):
+        if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
+            message = message or (
+                "a file of records is missing or damaged. Put it back; the same command "
+                f"then goes on. Received: {brief(error)}"
+            )
+        elif message is None and "IteratorGetNext" in str(error):
             print("\nLooking for an image that cannot be read")
             message = data.find_unreadable()
         if message is None:

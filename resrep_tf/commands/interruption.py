@@ -5,12 +5,18 @@ import signal
 import threading
 from collections.abc import Iterator
 
+from resrep_tf.commands.errors import CommandError
+
 # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command goes on later.
 EXIT_CODE = 75
 
 
-class Interrupted(Exception):
-    """A signal has asked the run to end, and all that it has done so far is saved."""
+class Interrupted(BaseException):
+    """A signal has asked the run to end, and all that it has done so far is saved.
+
+    Like `KeyboardInterrupt` no `Exception`: it is raised anywhere, also within
+    exporters that take every exception for a failure of their own.
+    """
 
 
 class Interruption:
@@ -36,6 +42,14 @@ class Interruption:
         }
         try:
             yield
+        except CommandError:
+            raise
+        except Exception as error:
+            if not self.requested:
+                raise
+            # A library's code can make another exception of one that is raised in
+            # its midst; and of several workers, the first to end fails the others.
+            raise Interrupted from error
         finally:
             for number, handler in usual.items():
                 signal.signal(number, handler)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from resrep_tf.commands.checkpoints import Position
@@ -34,7 +35,8 @@ class Loop:
         epochs: Epochs in all.
         steps_per_epoch: Steps of an epoch.
         callbacks: Keras callbacks.
-        evaluate: Gives the logs of an evaluation, called after every epoch.
+        evaluate: Gives the logs of an evaluation, called after every epoch with what
+            it is to call after every batch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
         interruption: What tells of signals.
@@ -48,7 +50,7 @@ class Loop:
     epochs: int
     steps_per_epoch: int
     callbacks: Sequence[keras.callbacks.Callback]
-    evaluate: Callable[[], Logs]
+    evaluate: Callable[[Callable[[], None]], Logs]
     save: Callable[[Position], None]
     save_every: int
     interruption: Interruption
@@ -63,6 +65,7 @@ class Loop:
             CommandError: If the loss is not finite.
         """
         self._skipped = 0
+        self._saved = position
         with self.interruption.handled(at_once=False):
             self._run(position)
 
@@ -116,37 +119,54 @@ class Loop:
 
     def _evaluate(self, position: Position) -> Logs:
         average_statistics(self.model)
-        # Several workers stop together, at the next step.
-        alone = self.workers.count == 1
         try:
-            with self.interruption.handled(at_once=alone):
-                results = self.evaluate()
+            results = self.evaluate(self._stop_if_asked)
         except Interrupted:
             self._save(position)
             raise
         return {f"val_{name}": value for name, value in results.items()}
 
+    def _stop_if_asked(self) -> None:
+        """Several workers stop after the same batch, whichever has got a signal."""
+        asked = self.interruption.requested
+        if self.workers.count > 1:
+            asked = self.workers.total(asked)
+        if asked:
+            raise Interrupted
+
     def _save(self, position: Position) -> None:
         average_statistics(self.model)
+        if not all(_is_finite(weight) for weight in self.model.trainable_variables):
+            # The loss is that of the weights before the step. What the step has made
+            # of them would be noticed at the next one only, and saved until then.
+            raise self._diverged("The weights are no longer numbers", position)
         self.save(position)
+        self._saved = position
 
     def _judge(self, bad: int, position: Position) -> None:
         """Decides what a step means whose loss was not finite on `bad` replicas."""
         if not bad:
             self._skipped = 0
             return
-        where = f"epoch {position.epoch + 1}, step {position.step}"
         self._skipped += 1
         if self.on_nan == "skip" and self._skipped <= MOST_SKIPPED:
             if self.workers.chief:
-                print(f"\nNOTE: a loss that is not finite, step skipped: {where}")
+                print(
+                    "\nNOTE: a loss that is not finite, step skipped: epoch "
+                    f"{position.epoch + 1}, step {position.step}"
+                )
             return
         again = f" in {self._skipped} steps in a row" if self._skipped > 1 else ""
-        raise CommandError(
-            f"The loss is no longer a number{again}, so training has stopped. Try a "
-            "lower `--learning_rate` (`--base_learning_rate` for the base), or "
-            "`--on_nan=skip` if single batches are to blame. The last good "
-            f"checkpoint is kept. Received: a loss of NaN or infinity in {where}"
+        raise self._diverged(f"The loss is no longer a number{again}", position)
+
+    def _diverged(self, what: str, position: Position) -> CommandError:
+        saved = self._saved
+        return CommandError(
+            f"{what}, so training has stopped. Try a lower `--learning_rate` "
+            "(`--base_learning_rate` for the base), or `--on_nan=skip` if single "
+            "batches are to blame. The last good checkpoint is kept, that after epoch "
+            f"{saved.epoch}, step {saved.step}. Received: NaN or infinity in epoch "
+            f"{position.epoch + 1}, step {position.step}"
         )
 
     # === Steps ===
@@ -194,6 +214,10 @@ class Loop:
         """For the progress bar; the epoch's metrics are those of all replicas."""
         values = self.workers.strategy.experimental_local_results(value)
         return float(sum(values)) / len(values)
+
+
+def _is_finite(variable: keras.Variable) -> bool:
+    return bool(np.isfinite(keras.ops.convert_to_numpy(variable)).all())
 
 
 def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:

@@ -113,6 +113,8 @@ class ResRep(Method):
     def _wrap(self, base: keras.Model) -> tuple[Any, resrep_tf.Plan]:
         """The wrapped, compiled model, and what is to be expected of the run."""
         settings = self.settings
+        # Dropout's random numbers are then the same whenever it is made.
+        keras.utils.set_random_seed(settings.seed)
         with blame("targets"):
             pruner = resrep_tf.wrap(base, self._targets(), settings.compactor)
         self._compile(

@@ -58,7 +58,7 @@ class EpochLog(keras.callbacks.Callback):
         phase: `"base"` or `"prune"`.
         file: The CSV file.
         folder: Where TensorBoard's files go.
-        start: The step that training goes on from: nothing later has happened yet.
+        start: Epochs that are over; nothing later has been logged yet.
     """
 
     def __init__(self, phase: str, file: MetricsFile, folder: Path, start: int = 0):
@@ -70,8 +70,10 @@ class EpochLog(keras.callbacks.Callback):
         self._writer = None
 
     def on_train_begin(self, logs=None):
-        summaries.rewind(self._folder, self._start)
-        self._writer = tf.summary.create_file_writer(str(self._folder))
+        # What a run has logged that was killed before it could save the epoch's end.
+        summaries.rewind(self._folder, self._start * self.params["steps"])
+        with output.writing(self._folder):
+            self._writer = tf.summary.create_file_writer(str(self._folder))
 
     def on_epoch_end(self, epoch, logs=None):
         # Batches, of which an optimizer may have skipped some.
@@ -81,12 +83,12 @@ class EpochLog(keras.callbacks.Callback):
         self._file.add(
             {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
         )
-        with self._writer.as_default(step=step):
+        with output.writing(self._folder), self._writer.as_default(step=step):
             for name, value in values.items():
                 summaries.scalar(name, value)
             if isinstance(self.model, ResRepModel):
                 self._write_compactors()
-        self._writer.flush()
+            self._writer.flush()
 
     def on_train_end(self, logs=None):
         self._writer.close()

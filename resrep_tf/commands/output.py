@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from resrep_tf.commands.errors import CommandError
+import tensorflow as tf
+
+from resrep_tf.commands.errors import CommandError, brief
 
 try:
     import fcntl
@@ -34,6 +36,14 @@ REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
 SNAPSHOTS = "snapshots"
 _TEMPORARY = ".partial-"
+# A full disk, a folder that is read-only or gone: Python's errors, and TensorFlow's.
+_UNWRITABLE = (
+    OSError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+)
 
 
 def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
@@ -90,9 +100,9 @@ def create(folder: Path) -> None:
     """Makes a folder, or says why it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic(folder / "probe") as path:
-            path.touch()
-        (folder / "probe").unlink()
+        probe = folder / f"{_TEMPORARY}probe"
+        probe.touch()
+        probe.unlink()
     except OSError as error:
         raise CommandError(
             f"`--output` must be a folder that can be written to: {error}. "
@@ -121,28 +131,37 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says which file or folder it is that cannot be written."""
+    try:
+        yield
+    except _UNWRITABLE as error:
+        raise CommandError(
+            f"Cannot write {path}. All that was written before is intact; the same "
+            f"command goes on from there. Received: {brief(error)}"
+        ) from error
+
+
+@contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, then renames it to `path`."""
     # The suffix stays the last part of the name: Keras decides by it.
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
     try:
-        path.parent.mkdir(exist_ok=True)
-        yield temporary
-        _flush(temporary)
-        if path.is_dir():
-            shutil.rmtree(path)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    except OSError as error:
-        raise CommandError(
-            f"Cannot write {path}: {error}. All that was written before is intact; the "
-            "same command goes on from there."
-        ) from error
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            yield temporary
+            _flush(temporary)
+            if path.is_dir():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+            _sync(path.parent)
     finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # In a folder that has become read-only.
+            if temporary.is_dir():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

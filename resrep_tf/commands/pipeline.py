@@ -154,7 +154,8 @@ class Job:
 
     def lead(self) -> None:
         """Does everything, and writes and prints it."""
-        self._lead()
+        with self.trainer.together():
+            self._lead()
         self.trainer.checkpoints.remove()  # What is in them is in other files now.
 
     def _lead(self) -> None:
@@ -188,10 +189,15 @@ class Job:
         )
 
     def work(self) -> None:
-        """Does another worker's part: training."""
-        base = self.make_base()
-        if self.settings.epochs:
-            self.method.train(base)
+        """Does another worker's part: training.
+
+        A signal is noted only: all workers stop together, at the next step.
+        """
+        trainer = self.trainer
+        with trainer.interruption.handled(at_once=False), trainer.together():
+            base = self.make_base()
+            if self.settings.epochs:
+                self.method.train(base)
 
     # === Base ===
 
@@ -223,7 +229,8 @@ class Job:
 
     def _train_base(self) -> keras.Model:
         settings = self.settings
-        print(f"Training the base, {settings.base_epochs} epochs")
+        if self.trainer.workers.chief:
+            print(f"Training the base, {settings.base_epochs} epochs")
         rate = training.learning_rate(
             settings.base_learning_rate,
             settings.base_lr_schedule,

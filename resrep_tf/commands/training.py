@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import keras
@@ -16,7 +16,7 @@ from resrep_tf.commands.checkpoints import (
     assign,
     values,
 )
-from resrep_tf.commands.errors import CommandError
+from resrep_tf.commands.errors import CommandError, brief
 from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.loop import Loop, build_state
 from resrep_tf.commands.metrics import EpochLog, MetricsFile
@@ -111,11 +111,10 @@ class Trainer:
         workers = self.workers
         build_state(model, workers.strategy)
         start = self._resume(model, phase)
-        steps = start.steps(self.steps_per_epoch)
         callbacks = list(callbacks)
         if workers.chief:
             folder = self.folder / output.TENSORBOARD
-            callbacks.append(EpochLog(phase, self.metrics, folder, steps))
+            callbacks.append(EpochLog(phase, self.metrics, folder, start.epoch))
         predict = evaluation.predictor(model, workers)
         loop = Loop(
             model,
@@ -124,18 +123,25 @@ class Trainer:
             epochs,
             self.steps_per_epoch,
             callbacks,
-            evaluate=lambda: self._score(predict, model.loss),
+            evaluate=lambda each: self._score(predict, model.loss, each),
             save=lambda position: self._save(model, phase, position),
             save_every=self.settings.checkpoint_interval,
             interruption=self.interruption,
             on_nan=self.settings.on_nan,
             verbose=evaluation.verbosity() if workers.chief else 0,
         )
-        with evaluation.blame_images(self.data), self._blame_workers():
+        with evaluation.blame_images(self.data):
             loop.run(start)
 
-    def _score(self, predict: evaluation.Predict, loss: keras.Loss) -> dict[str, float]:
-        scores = evaluation.score(predict, self.data, self.settings.eval_steps, loss)
+    def _score(
+        self,
+        predict: evaluation.Predict,
+        loss: keras.Loss,
+        after_batch: Callable[[], None],
+    ) -> dict[str, float]:
+        scores = evaluation.score(
+            predict, self.data, self.settings.eval_steps, loss, after_batch
+        )
         found = {"loss": scores.loss, "accuracy": scores.accuracy}
         if self.data.classes > 5:
             found["top5_accuracy"] = scores.top5_accuracy
@@ -145,15 +151,16 @@ class Trainer:
 
     def _resume(self, model: keras.Model, phase: str) -> Position:
         """Restores the phase's newest checkpoint; writes one if there is none."""
-        found = self.checkpoints.newest()
+        found, chief = self.checkpoints.newest(), self.workers.chief
+        if found is not None and chief:  # Also of the phase before, if that was it.
+            self.metrics.replace(found.rows)
         if found is None or found.phase != phase:
             start = Position()
             self._save(model, phase, start)
         else:
             assign(model, found.values)
             start = found.position
-            if self.workers.chief:
-                self.metrics.replace(found.rows)
+            if chief:
                 print(f"Going on after epoch {start.epoch}, step {start.step}")
         self._check_agreed(start)
         return start
@@ -169,15 +176,7 @@ class Trainer:
         if self.workers.count == 1:
             return
         steps = position.steps(self.steps_per_epoch)
-        strategy = self.workers.strategy
-
-        @tf.function
-        def add() -> tf.Tensor:
-            each = strategy.run(lambda: tf.constant(steps, tf.int64))
-            return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
-
-        total = int(add())
-        if total != steps * self.workers.replicas:
+        if self.workers.total(steps) != steps * self.workers.replicas:
             raise CommandError(
                 "`--output` must be a folder that all workers share: they have found "
                 f"different checkpoints in it. Received: --output={self.folder}, step "
@@ -185,16 +184,20 @@ class Trainer:
             )
 
     @contextlib.contextmanager
-    def _blame_workers(self) -> Iterator[None]:
-        """Turns the failure of a collective operation into a readable error."""
+    def together(self) -> Iterator[None]:
+        """Turns the failure of a collective operation into a readable error.
+
+        Not only steps are such operations: so is the making of variables, where a
+        worker may wait for another one for long.
+        """
         try:
             yield
         except tf.errors.OpError as error:
-            if self.workers.count == 1:
+            if self.workers.count == 1 or self.interruption.requested:
                 raise
             raise CommandError(
                 "Training cannot go on without all workers, and one of them is gone or "
                 "out of reach. Start all of them again with the same command: they go "
                 f"on from the last checkpoint. Received: {type(error).__name__} on "
-                f"worker {self.workers.index} of {self.workers.count}"
+                f"worker {self.workers.index} of {self.workers.count}: {brief(error)}"
             ) from error

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+from collections.abc import Callable
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -39,6 +41,19 @@ class Workers:
     def local_replicas(self) -> int:
         """Number of replicas in this process."""
         return self.replicas // self.count
+
+    def total(self, number: int) -> int:
+        """The sum of what all replicas say. All workers must call it."""
+        return int(self._add(tf.constant(number, tf.int64)))
+
+    @cached_property
+    def _add(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        @tf.function
+        def add(number: tf.Tensor) -> tf.Tensor:
+            each = self.strategy.run(tf.identity, args=(number,))
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+
+        return add
 
     def describe(self) -> str:
         processes = "" if self.count == 1 else f" in {self.count} processes"
