@@ -183,12 +183,12 @@ share is its part of the network's MACs. The reasons, in other words:
 
 - **It is an output of the model**: the classes are not ours to remove.
 - **No pruning rule**: the library does not know what a layer of this type does with its
-  channels, so all that it touches stays. A LayerNormalization, for example, computes
-  its mean and variance over all channels, and would compute others without some of
-  them: in a ConvNeXt that holds the residual streams, but not the wide layers inside of
-  its blocks. Some networks of keras-hub are made of layers that are whole blocks: what
-  happens inside of them is not visible, so they are left as they are. [A
-  rule](rules.md) can be added for types of your own.
+  channels, so all that it touches stays. Some networks of keras-hub are made of layers
+  that are whole blocks: what happens inside of them is not visible, so they are left as
+  they are. [A rule](rules.md) can be added for types of your own.
+- **Computes each channel from others too**: a LayerNormalization takes its mean and
+  variance over all channels, and would find others without some of them. In a ConvNeXt
+  that holds the residual streams, but not the wide layers inside of its blocks.
 - **A constant other than zero where a layer pads its input**: behind a BatchNorm or a
   bias, a removed channel does not stay zero but becomes a constant. A 1 × 1 convolution
   takes that into its bias. A larger one sees the constant inside of the image and zeros

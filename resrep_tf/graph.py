@@ -16,6 +16,7 @@ from resrep_tf.keras_graph import (
     arguments,
     as_function,
     check_model,
+    entering,
     executions,
     input_shapes,
     nodes,
@@ -141,8 +142,9 @@ class ChannelGraph:
     def _read(self, function: keras.Function, scope: str = "") -> None:
         for node in nodes(function):
             inner = as_function(node.operation)
-            if inner is not None and len(inner.inputs) == len(node.input_tensors):
-                self._read_nested(node, inner, scope)
+            entered = None if inner is None else entering(node, inner)
+            if entered is not None:
+                self._read_nested(node, inner, entered, scope)
                 continue
             self._scopes.setdefault(id(node.operation), scope)
             call = Call(
@@ -158,11 +160,13 @@ class ChannelGraph:
             self.calls[id(node)] = call
             self.steps.append(call)
 
-    def _read_nested(self, node: Any, inner: keras.Function, scope: str) -> None:
+    def _read_nested(
+        self, node: Any, inner: keras.Function, entered: list, scope: str
+    ) -> None:
         """A nested model is one set of layers, however often it is called."""
         first = id(inner) not in self._entered
         self._entered.add(id(inner))
-        for outside, inside in zip(node.input_tensors, inner.inputs, strict=True):
+        for outside, inside in zip(entered, inner.inputs, strict=True):
             self._link(self.tensor(outside), self.tensor(inside), first)
         if first:
             self._read(inner, f"{scope}{node.operation.name}/")

@@ -34,6 +34,21 @@ def structures(function: keras.Function) -> tuple[Any, Any]:
     return function._inputs_struct, function._outputs_struct
 
 
+def entering(node: Any, function: keras.Function) -> list[keras.KerasTensor] | None:
+    """What a call of a nested model hands to each of its inputs, in their order.
+
+    None if the call has further tensors, such as masks.
+    """
+    if len(node.input_tensors) != len(function.inputs):
+        return None
+    args, kwargs = node.arguments.args, node.arguments.kwargs
+    given = args[0] if args else kwargs["inputs"]
+    if isinstance(given, dict) and not isinstance(function._inputs_struct, dict):
+        # Keras goes by the inputs' names then, whatever their order.
+        return [given[tensor.name] for tensor in function.inputs]
+    return node.input_tensors
+
+
 def input_layer(tensor: keras.KerasTensor) -> keras.Layer:
     return tensor._keras_history.operation
 
@@ -104,11 +119,12 @@ def executions(
     def run(function: keras.Function, shapes: list[tuple]) -> list[tuple]:
         known = {id(t): s for t, s in zip(function.inputs, shapes, strict=True)}
         for node in nodes(function):
-            inputs = [known[id(t)] for t in node.input_tensors]
             inner = as_function(node.operation)
-            if inner is not None and len(inner.inputs) == len(inputs):
-                outputs = run(inner, inputs)
+            entered = None if inner is None else entering(node, inner)
+            if entered is not None:
+                outputs = run(inner, [known[id(t)] for t in entered])
             else:
+                inputs = [known[id(t)] for t in node.input_tensors]
                 outputs = _output_shapes(node, inputs)
                 found.append((node, inputs, outputs))
             known.update({id(t): s for t, s in zip(node.outputs, outputs, strict=True)})

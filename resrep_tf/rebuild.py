@@ -6,7 +6,14 @@ from typing import Any
 import keras
 
 from resrep_tf.graph import ChannelGraph
-from resrep_tf.keras_graph import arguments, as_function, input_layer, nodes, structures
+from resrep_tf.keras_graph import (
+    arguments,
+    as_function,
+    entering,
+    input_layer,
+    nodes,
+    structures,
+)
 from resrep_tf.rules import Call, Tensor
 
 
@@ -72,14 +79,12 @@ class Rebuilder:
     def _copy(self, function: keras.Function, trainable: bool) -> tuple[Any, Any]:
         new = {id(tensor): self._input(tensor) for tensor in function.inputs}
         for node in nodes(function):
-            values = [new[id(tensor)] for tensor in node.input_tensors]
             call = self.graph.calls.get(id(node))
             if call is not None:
+                values = [new[id(tensor)] for tensor in node.input_tensors]
                 outputs = self.call(call, values, trainable)
             else:
-                nested = self._nested_model(node.operation, trainable)
-                args, kwargs = arguments(node)(values)
-                outputs = nested(*args, **kwargs)
+                outputs = self._call_nested(node, new, trainable)
             flat = keras.tree.flatten(outputs)
             new.update(zip(map(id, node.outputs), flat, strict=True))
         inputs, outputs = structures(function)
@@ -87,6 +92,17 @@ class Rebuilder:
             keras.tree.map_structure(lambda tensor: new[id(tensor)], inputs),
             keras.tree.map_structure(lambda tensor: new[id(tensor)], outputs),
         )
+
+    def _call_nested(self, node: Any, new: dict[int, Any], trainable: bool) -> Any:
+        function = as_function(node.operation)
+        # In the model's own structure: given by name, Keras would take inputs of
+        # different widths for one another.
+        values = [new[id(tensor)] for tensor in entering(node, function)]
+        inputs = keras.tree.pack_sequence_as(structures(function)[0], values)
+        args, kwargs = arguments(node)([new[id(t)] for t in node.input_tensors])
+        kwargs.pop("inputs", None)
+        nested = self._nested_model(node.operation, trainable)
+        return nested(inputs, *args[1:], **kwargs)
 
     def _nested_model(self, model: keras.Model, trainable: bool) -> keras.Model:
         if id(model) not in self._nested:

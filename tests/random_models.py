@@ -4,8 +4,9 @@ import keras
 import numpy as np
 from keras import layers as L
 from keras import ops
+from support import convnext_layer
 
-ACTIVATIONS = ["relu", "sigmoid", "tanh", "swish", "linear", "softplus"]
+ACTIVATIONS = ["relu", "sigmoid", "tanh", "swish", "linear", "softplus", "gelu"]
 
 
 class RandomModel:
@@ -109,6 +110,10 @@ class RandomModel:
         if self.flag():
             y = L.BatchNormalization()(y)
         if self.flag(0.3):
+            y = convnext_layer("LayerScale")(0.5, width)(y)
+        if self.flag(0.3):
+            y = convnext_layer("StochasticDepth")(0.2)(y)
+        if self.flag(0.3):
             x = L.Conv2D(width, 1)(x)
         join = self.pick(
             [
@@ -152,7 +157,10 @@ class RandomModel:
             lambda: L.AveragePooling2D(3, 1, padding="same")(x),
             lambda: L.Permute((2, 1, 3))(x),
             lambda: L.Rescaling(0.5, offset=self.pick([0.0, 0.3]))(x),
-            lambda: L.Softmax()(x),  # Has no rule.
+            lambda: self.normalization(x),
+            lambda: L.Resizing(size + 1, size)(x),
+            lambda: L.Softmax()(x),  # Pins.
+            lambda: L.LayerNormalization()(x),  # Pins.
         ]
         if size >= 4:
             choices += [
@@ -162,6 +170,11 @@ class RandomModel:
         if size <= 3:
             choices.append(lambda: L.UpSampling2D(2)(x))
         return self.pick(choices)()
+
+    def normalization(self, x):
+        width = x.shape[-1]
+        mean, variance = self.rng.normal(size=width), self.rng.uniform(1, 2, width)
+        return L.Normalization(mean=mean.tolist(), variance=variance.tolist())(x)
 
     def arithmetic(self, x):
         width = x.shape[-1]
@@ -178,6 +191,7 @@ class RandomModel:
                 lambda: ops.transpose(x, (0, 2, 1, 3)),
                 lambda: ops.reshape(x, (-1, x.shape[2], x.shape[1], width)),
                 lambda: x[:, :, ::-1],
+                lambda: ops.take(x, self.rng.permutation(width), axis=-1),
                 lambda: x[..., : width - 1] if width > 2 else x,
                 lambda: (
                     ops.concatenate(ops.split(x, 2, axis=2)[::-1], axis=2)

@@ -25,6 +25,11 @@ def precision(name):
         keras.config.set_dtype_policy(policy)
 
 
+def convnext_layer(name):
+    """A layer class of keras.applications that Keras does not export."""
+    return keras.applications.ConvNeXtTiny.__globals__[name]
+
+
 def randomise(model, seed=0):
     """Gives every weight a random value: fresh BatchNorms hide mistakes."""
     rng = np.random.default_rng(seed)

@@ -1,6 +1,7 @@
 """Channel spaces of whole graphs: nested, shared, residual, gated."""
 
 import keras
+import numpy as np
 import pytest
 from keras import layers as L
 from support import assert_prunes_exactly, precision
@@ -288,6 +289,22 @@ def test_nested_model_called_on_different_spaces_ties_them():
     assert_prunes_exactly(model)
 
 
+def test_nested_model_called_with_its_inputs_by_name():
+    """In another order than that of the names, which is how Keras flattens them."""
+    second, first = keras.Input((8, 8, 6), name="b"), keras.Input((8, 8, 6), name="a")
+    x = L.Concatenate()([second, L.Conv2D(5, 3, padding="same")(first)])
+    inner = keras.Model([second, first], x)
+    inputs = keras.Input((8, 8, 3))
+    a, b = L.Conv2D(6, 1, name="to_a")(inputs), L.Conv2D(6, 3, padding="same")(inputs)
+    x = inner(inputs={"a": L.ReLU()(a), "b": b})
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
+    assert_prunes_exactly(model)
+    keep = {"to_a": np.arange(6) < 2}
+    slim = resrep_tf.convert(resrep_tf.wrap(model, ["to_a"]), keep=keep, verify=1e-5)
+    (nested,) = (y for y in slim.layers if isinstance(y, keras.Model))
+    assert [t.shape[-1] for t in nested.inputs] == [6, 2]
+
+
 def test_nested_model_with_open_extents_counts_what_it_really_runs_on():
     base_input = keras.Input((None, None, 3))
     base = keras.Model(base_input, L.Conv2D(4, 3, padding="same")(base_input))
@@ -344,6 +361,40 @@ def test_unet_like_skips():
     model = keras.Model(inputs, L.Conv2D(1, 1)(x))
     pruner, _, _ = assert_prunes_exactly(model, None)
     assert len(pruner.compactors) == 4
+
+
+def test_feature_pyramid_with_one_head_on_every_level():
+    inputs = keras.Input((16, 16, 3))
+    fine = L.Conv2D(4, 3, padding="same", activation="relu", name="c1")(inputs)
+    coarse = L.Conv2D(6, 3, 2, padding="same", activation="relu", name="c2")(fine)
+    top = L.Conv2D(5, 1, name="lateral2")(coarse)
+    up = L.UpSampling2D(interpolation="bilinear")(top)
+    merged = L.Add()([L.Conv2D(5, 1, name="lateral1")(fine), up])
+    tower = L.Conv2D(4, 3, padding="same", activation="swish", name="tower")
+    boxes = L.Conv2D(3, 3, padding="same", name="boxes")
+    model = keras.Model(inputs, [boxes(tower(level)) for level in (merged, top)])
+    pruner, slim, _ = assert_prunes_exactly(model)
+    assert {c.targets for c in pruner.compactors} == {
+        ("c1",),
+        ("c2",),
+        ("lateral2", "lateral1"),
+        ("tower",),
+    }
+    assert [t.shape for t in slim.outputs] == [(None, 16, 16, 3), (None, 8, 8, 3)]
+
+
+def test_preambles_stay_as_they_are():
+    normalise = L.Normalization()
+    normalise.adapt(np.random.default_rng(0).normal(1.0, 2.0, (64, 3)))
+    inputs = keras.Input((8, 8, 3))
+    x = L.Conv2D(6, 3, padding="same", name="target")(
+        normalise(L.Rescaling(1 / 255, offset=-0.5)(inputs))
+    )
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(L.ReLU()(x))))
+    _, slim, _ = assert_prunes_exactly(model)
+    assert slim.get_layer("target").filters < 6
+    kept = next(y for y in slim.layers if isinstance(y, L.Normalization))
+    np.testing.assert_array_equal(np.ravel(kept.mean), np.ravel(normalise.mean))
 
 
 def test_sequential_models():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import layers as L
 from keras import ops
-from support import assert_prunes_exactly, precision, randomise
+from support import assert_prunes_exactly, convnext_layer, precision, randomise
 
 import resrep_tf
 from resrep_tf.graph import ChannelGraph
@@ -22,15 +22,6 @@ def se_block(x):
     gate = L.GlobalAveragePooling2D(keepdims=True)(x)
     gate = L.Conv2D(4, 1, activation="relu")(gate)
     return L.Multiply()([x, L.Conv2D(x.shape[-1], 1, activation="sigmoid")(gate)])
-
-
-def layer_scale(x):
-    """Keras does not export this class; a network of its has one."""
-    network = keras.applications.ConvNeXtTiny(
-        weights=None, include_top=False, input_shape=(32, 32, 3)
-    )
-    kind = next(type(y) for y in network.layers if "LayerScale" in str(type(y)))
-    return kind(0.5, x.shape[-1])(x)
 
 
 # What to put between a convolution of 6 channels on 8x8 and its readers.
@@ -80,11 +71,16 @@ ROWS = {
     "ZeroPadding2D": lambda x: L.ZeroPadding2D(((0, 2), (1, 0)))(x),
     "ZeroPadding2D_constant": lambda x: L.ZeroPadding2D()(L.Activation("sigmoid")(x)),
     "Cropping2D": lambda x: L.Cropping2D(1)(x),
+    "Resizing": lambda x: L.Resizing(12, 11)(x),
+    "Resizing_padded": lambda x: L.Resizing(9, 16, pad_to_aspect_ratio=True)(x),
     "UpSampling2D": lambda x: L.UpSampling2D(2, interpolation="bilinear")(x),
     "Flatten": lambda x: L.Flatten()(x),
     "Reshape": lambda x: L.Reshape((64, 6))(x),
     "Reshape_inferred": lambda x: L.Reshape((4, -1, 6))(x),
     "Reshape_mixing": lambda x: L.Reshape((8, 8, 2, 3))(x),
+    "Reshape_shuffle": lambda x: L.Reshape((8, 8, 6))(
+        L.Permute((1, 2, 4, 3))(L.Reshape((8, 8, 2, 3))(x))
+    ),
     "Permute": lambda x: L.Permute((2, 1, 3))(x),
     "Rescaling": lambda x: L.Rescaling(0.5, offset=0.1)(x),
     "Rescaling_per_channel": lambda x: L.Rescaling([1.0, 2, 3, 4, 5, 6])(x),
@@ -109,6 +105,9 @@ ROWS = {
     "ops_add_scalar": lambda x: x + 3.0,
     "ops_subtract_from": lambda x: 1.0 - x,
     "ops_multiply": lambda x: x * L.Conv2D(6, 1, activation="sigmoid")(x),
+    "ops_multiply_widening": lambda x: (
+        L.Conv2D(1, 1)(x) * np.arange(1.0, 7.0, dtype="float32")
+    ),
     "ops_multiply_array": lambda x: x * np.arange(1.0, 7.0, dtype="float32"),
     "ops_add_array": lambda x: ops.add(x, np.ones((1, 1, 1, 6), "float32")),
     "ops_divide": lambda x: x / 6.0,
@@ -136,13 +135,20 @@ ROWS = {
     "ops_getitem_steps": lambda x: x[..., ::2],
     "ops_split_halves": lambda x: ops.add(*ops.split(x, 2, axis=-1)),
     "ops_split_space": lambda x: ops.split(x, 2, axis=1)[1],
+    "ops_take_shuffle": lambda x: ops.take(x, [3, 0, 4, 1, 5, 2], axis=-1),
+    "ops_take_some": lambda x: ops.take(x, np.array([5, 0, -2, 0]), axis=3),
+    "ops_take_space": lambda x: ops.take(x, [7, 1, 2, 0], axis=1),
+    "ops_take_table": lambda x: ops.take(x, [[0, 1], [0, 1]], axis=-1),
+    "ops_flip": lambda x: ops.flip(x, axis=-1),
+    "ops_resize": lambda x: ops.image.resize(x, (5, 12), interpolation="bicubic"),
     "ops_moveaxis": lambda x: ops.moveaxis(x, 1, 2),
     "ops_swapaxes": lambda x: ops.swapaxes(x, 1, 2),
     "Conv2D_groups_depthwise": lambda x: L.Conv2D(12, 3, groups=6)(x),
     "Conv2D_groups_depthwise_bn": lambda x: L.ReLU()(
         L.BatchNormalization()(L.Conv2D(6, 3, padding="same", groups=6)(x))
     ),
-    "LayerScale": lambda x: layer_scale(x),
+    "LayerScale": lambda x: convnext_layer("LayerScale")(0.5, 6)(x),
+    "StochasticDepth": lambda x: convnext_layer("StochasticDepth")(0.5)(x),
     "ops_expand_squeeze": lambda x: ops.squeeze(ops.expand_dims(x, 1), 1),
     "ops_silu": lambda x: ops.silu(x),
     "ops_softmax": lambda x: ops.softmax(x),
@@ -171,28 +177,35 @@ def test_every_type_prunes_exactly_or_is_pinned(kind, padding):
     if padding == "valid" and kind in ("GlobalMaxPooling2D_keepdims", "ops_mean"):
         pytest.skip("the reader's window does not fit on one pixel")
     model = model_with(ROWS[kind], padding)
-    targets = [
-        p.name for s in ChannelGraph(model).spaces for p in s.producers if s.prunable
-    ]
-    if targets:
+    spaces = ChannelGraph(model).spaces
+    if padding == "valid":
+        target = next(s for s in spaces if s.producers[0].name == "target")
+        assert target.prunable == (kind not in PINNING), target.reason
+    if any(space.prunable for space in spaces):
         assert_prunes_exactly(model)
     else:
-        assert all(s.reason for s in ChannelGraph(model).spaces)
+        assert all(space.reason for space in spaces)
 
 
 # Blocks behind which the target must stay: nothing may be guessed.
 PINNING = {
     "Conv2D_groups": "2 groups of channels apart",
-    "Softmax": "no pruning rule",
+    "Softmax": "computes each channel from others too",
+    "PReLU": "would not be constant where `reader`",
+    "ZeroPadding2D_constant": "would not be constant where `reader`",
+    "Resizing_padded": "pads its images",
     "Reshape_mixing": "do not stay apart",
+    "Reshape_shuffle": "do not stay apart",
     "Rescaling_per_channel": "each channel",
+    "ops_pad_constant": "would not be constant where `reader`",
     "ops_pad_channels": "pads the channel axis",
     "ops_mean_channels": "reduces over the channels",
     "ops_getitem_steps": "do not stay apart",
     "ops_split_halves": "tied in a pattern",
-    "ops_softmax": "no pruning rule",
+    "ops_take_table": "do not stay apart",
+    "ops_softmax": "computes each channel from others too",
     "ops_divide_by": "divides by a tensor",
-    "LayerNormalization": "no pruning rule",
+    "LayerNormalization": "computes each channel from others too",
 }
 
 
@@ -202,6 +215,13 @@ def test_what_is_not_known_is_pinned_with_a_reason(kind):
     space = next(s for s in graph.spaces if s.producers[0].name == "target")
     assert not space.prunable
     assert PINNING[kind] in space.reason
+
+
+def test_open_extents_are_named_as_the_reason():
+    inputs = keras.Input((None, None, 3))
+    x = L.Conv2D(6, 3, name="target")(inputs)[:, ::2, ::2]
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
+    assert "an image of open extents" in ChannelGraph(model).spaces[0].reason
 
 
 # Behind these, a pruned channel is a constant other than zero: it can be folded into

@@ -44,21 +44,24 @@ def prune(name, targets):
     return slim
 
 
+def assert_reloads(slim, folder):
+    slim.save(folder / "slim.keras")
+    reloaded = keras.models.load_model(folder / "slim.keras")
+    assert compare(outputs(slim), outputs(reloaded)) == 0.0
+
+
 @pytest.mark.parametrize("name", list(prunable(QUICK)))
-def test_prunes_exactly(name):
-    prune(name, "all")
+def test_prunes_exactly_and_reloads(name, tmp_path):
+    assert_reloads(prune(name, "all"), tmp_path)
 
 
 @pytest.mark.parametrize("name", list(prunable(QUICKEST)))
-def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
+def test_prunes_internal_layers_exactly_and_exports(name, tmp_path):
     slim = prune(name, None)
-    expected = outputs(slim)
-    slim.save(tmp_path / "slim.keras")
-    reloaded = keras.models.load_model(tmp_path / "slim.keras")
-    assert compare(expected, outputs(reloaded)) == 0.0
+    assert_reloads(slim, tmp_path)
     slim.export(tmp_path / "saved_model", verbose=False)
     served = tf.saved_model.load(tmp_path / "saved_model")
-    assert compare(expected, served.serve(example(slim))) <= 1e-5
+    assert compare(outputs(slim), served.serve(example(slim))) <= 1e-5
 
 
 @pytest.mark.parametrize("name", NOTHING_TO_PRUNE)

@@ -1,10 +1,10 @@
-"""Rules of the layers and operations that treat every channel alone."""
+"""Rules of the layers and operations that treat every channel alone, or all at once."""
 
 import keras
 import numpy as np
 
 from resrep_tf.rules import activations
-from resrep_tf.rules.base import VARYING, Channelwise, pin_all, register
+from resrep_tf.rules.base import VARYING, Channelwise, Rule, pin_all, register
 from resrep_tf.rules.kernels import read
 
 layers = keras.layers
@@ -173,6 +173,15 @@ class Spatial(SameValue):
         call.outputs[0].axis = axis
 
 
+@register(layers.Resizing, "keras.ops.Resize")
+class Resize(Spatial):
+    def relate(self, call, channels):
+        if call.op.pad_to_aspect_ratio:
+            pin_all(call, channels, f"{call.describe()} pads its images")
+        else:
+            super().relate(call, channels)
+
+
 @register(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 class ZeroPadding(Spatial):
     """A zero channel stays zero; any other constant gets a rim of zeros."""
@@ -278,3 +287,22 @@ class Normalization(Elementwise):
                 value = value.reshape(-1)[keep]
             config[name] = value.tolist()
         return type(op).from_config(config)
+
+
+@register(
+    layers.LayerNormalization,
+    layers.GroupNormalization,
+    layers.RMSNormalization,
+    layers.UnitNormalization,
+    layers.Softmax,
+    "keras.ops.Softmax",
+    "keras.ops.LogSoftmax",
+)
+class AcrossChannels(Rule):
+    """Divides by what it finds in several channels, so that all of them stay."""
+
+    def opaque_reason(self, call):
+        return (
+            f"{call.describe()} computes each channel from others too, and would "
+            "compute something else without some of them"
+        )

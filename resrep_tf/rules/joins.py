@@ -64,7 +64,8 @@ class Join(Rule):
         for operand in fixed_operands(call):
             shape = np.shape(operand)
             beside = [n for i, n in enumerate(shape, -len(shape)) if i != axis]
-            if any(n != 1 for n in beside):
+            along = shape[axis] if len(shape) >= -axis else 1
+            if any(n != 1 for n in beside) or along not in (1, wide[0].width):
                 return True
         return False
 

@@ -21,6 +21,7 @@ layers = keras.layers
     "keras.ops.Transpose",
     "keras.ops.Moveaxis",
     "keras.ops.Swapaxes",
+    "keras.ops.Flip",
 )
 class Rearrange(Rule):
     """Keeps all channels, along one axis."""
@@ -30,6 +31,8 @@ class Rearrange(Rule):
         found = None if more else trace(call, tensor)
         if found is None or not self.follows(call, *found):
             reason = f"the channels do not stay apart in {call.describe()}"
+            if None in tensor.shape[1:]:
+                reason = f"{call.describe()} moves elements of an image of open extents"
             pin_all(call, channels, reason)
             return
         axis, order = found
@@ -83,6 +86,25 @@ class GetItem(Rearrange):
         key = self._key(call)
         key[call.inputs[0].axis] = slice(start, start + int(keeps.outputs[0].sum()))
         return (args[0], tuple(key)), kwargs
+
+
+@register("keras.ops.Take")
+class Take(Rearrange):
+    """Picks by fixed numbers: channels, as a shuffle does, or along another axis."""
+
+    def follows(self, call, axis, order):
+        if call.op.axis % len(call.inputs[0].shape) != call.inputs[0].axis:
+            return super().follows(call, axis, order)
+        (_, numbers), _ = call.arguments([None])
+        call.memo["shuffles"] = True
+        return np.ndim(numbers) == 1
+
+    def narrow_arguments(self, call, args, kwargs, keeps):
+        if "shuffles" not in call.memo:
+            return args, kwargs
+        places = np.cumsum(keeps.inputs[0]) - 1
+        numbers = places[call.memo["order"][keeps.outputs[0]]]
+        return (args[0], numbers.tolist()), kwargs
 
 
 @register("keras.ops.Split")
