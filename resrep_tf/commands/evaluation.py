@@ -100,8 +100,8 @@ def blame_images(data: Dataset) -> Iterator[None]:
         message = named and named.group()
         if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
             message = message or (
-                "a file of records is missing or damaged. Put it back; the same command "
-                f"then goes on. Received: {brief(error)}"
+                "a file of records is missing or damaged. Put it back; the same "
+                f"command then goes on. Received: {brief(error)}"
             )
         elif message is None and "IteratorGetNext" in str(error):
             print("\nLooking for an image that cannot be read")

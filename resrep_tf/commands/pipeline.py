@@ -20,7 +20,7 @@ from resrep_tf.commands import (
 )
 from resrep_tf.commands import settings as settings_module
 from resrep_tf.commands.checkpoints import Checkpoints
-from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.errors import CommandError
 from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.methods import Method
 from resrep_tf.commands.metrics import MetricsFile
@@ -110,18 +110,7 @@ class Job:
         if settings.mixed_precision != "float32":
             keras.config.set_dtype_policy(f"mixed_{settings.mixed_precision}")
         _check_replicas(settings, workers)
-        with blame("dataset"):
-            dataset = data.load(
-                settings.dataset,
-                batch_size=settings.batch_size,
-                seed=settings.seed,
-                image_size=settings.image_size,
-                data_dir=settings.data_dir,
-                download=settings.download,
-                augment=settings.augment,
-                num_shards=workers.count,
-                shard_index=workers.index,
-            )
+        dataset = training.load_data(settings, workers.count, workers.index)
         trainer = Trainer(
             settings,
             dataset,

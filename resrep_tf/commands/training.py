@@ -8,6 +8,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from resrep_tf import data
 from resrep_tf.commands import evaluation, output
 from resrep_tf.commands.checkpoints import (
     Checkpoint,
@@ -16,7 +17,7 @@ from resrep_tf.commands.checkpoints import (
     assign,
     values,
 )
-from resrep_tf.commands.errors import CommandError, brief
+from resrep_tf.commands.errors import CommandError, blame, brief
 from resrep_tf.commands.interruption import Interruption
 from resrep_tf.commands.loop import Loop, build_state
 from resrep_tf.commands.metrics import EpochLog, MetricsFile
@@ -26,6 +27,22 @@ from resrep_tf.data import Dataset
 from resrep_tf.replicas import SharedLossScaleOptimizer
 
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
+
+
+def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
+    """The data of a run, or a worker's share of them."""
+    with blame("dataset"):
+        return data.load(
+            settings.dataset,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            image_size=settings.image_size,
+            data_dir=settings.data_dir,
+            download=settings.download,
+            augment=settings.augment,
+            num_shards=num_shards,
+            shard_index=shard_index,
+        )
 
 
 def learning_rate(

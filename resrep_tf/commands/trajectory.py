@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf import ablation, data
-from resrep_tf.commands import evaluation, output, settings, snapshots
+from resrep_tf import ablation
+from resrep_tf.commands import evaluation, output, settings, snapshots, training
 from resrep_tf.commands.study_results import Result
 from resrep_tf.conversion_report import read_structure
 from resrep_tf.verify import zeroed
@@ -71,13 +71,7 @@ def trace(result: Result) -> Trace:
     """Prunes every snapshot of a run to the run's final structure."""
     folder = result.folder
     found, _ = settings.parse([f"--flagfile={folder / output.FLAGS}"])
-    dataset = data.load(
-        found.dataset,
-        batch_size=found.batch_size,
-        seed=found.seed,
-        image_size=found.image_size,
-        data_dir=found.data_dir,
-    )
+    dataset = training.load_data(found)
     pruner = keras.models.load_model(folder / output.PRUNER, compile=False)
     structure = read_structure(result.report["conversion"])
     rows = {c: np.array(structure[c.targets[0]]) for c in pruner.compactors}
