@@ -11,6 +11,7 @@ from support import assert_prunes_exactly, outputs, perturb, randomise
 from test_wrap import small_model
 
 import resrep_tf
+from resrep_tf.conversion_report import read_structure
 from resrep_tf.verify import compare, random_inputs
 
 
@@ -41,6 +42,19 @@ def test_rows_below_epsilon_go_and_others_stay():
     assert report.difference < 1e-5
     wider = resrep_tf.convert(pruner, epsilon=2e-5)
     assert wider.get_layer("conv2").filters == 3
+
+
+def test_the_report_has_the_structure():
+    pruner = wrapped()
+    zero_rows(pruner.compactors[0], [1, 4])
+    slim, report = resrep_tf.convert(pruner, return_report=True)
+    assert report.structure["conv1"] == (True, False, True, True, False, True)
+    stored = json.loads(json.dumps(report.to_dict()))
+    assert stored["structure"]["conv1"] == "101101"
+    assert read_structure(stored) == report.structure
+    again = resrep_tf.convert(pruner, keep=report.structure)
+    for a, b in zip(slim.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_the_pruner_is_not_changed():

@@ -38,6 +38,9 @@ def examples():
         "tradeoff": lambda: figures.tradeoff(
             [Point(m, f, 0.9 - f / 9) for m in ("A", "B") for f in (0.6, 0.3)], 0.92
         ),
+        "accuracies": lambda: figures.accuracies(
+            [Point(m, 0.5, a) for m in ("A", "B") for a in (0.8, 0.9)], 0.92
+        ),
         "recovery": lambda: figures.recovery(
             [Pair(n, EPOCHS, [0.9] * 4, [0.1, 0.3, 0.6, 0.9]) for n in ("A", "B")]
         ),
@@ -80,6 +83,7 @@ def test_files_are_complete_and_the_same_each_time(name, tmp_path):
         ("widths_2", ["width (channels)", "original", "pruned", "1 of 16"]),
         ("widths_108", ["target layer, from input to output", "108", "stage2"]),
         ("tradeoff", ["FLOPs removed (%)", "top-1 accuracy (%)", "A", "30"]),
+        ("accuracies", ["top-1 accuracy (%)", "A", "B", "original model"]),
         ("recovery", ["epoch", "A, original", "B, pruned"]),
         ("magnitudes", ["sum of squared parameters", "survive", "to be pruned", "0"]),
         ("curves", ["training loss", "validation accuracy (%)", "epoch"]),
@@ -123,6 +127,23 @@ def test_points_of_a_method_are_joined_in_order():
     np.testing.assert_array_equal(lines[0].get_xdata(), [0.3, 0.6])
     assert [line.get_color() for line in lines[:2]] == list(COLOURS[:2])
     assert lines[0].get_marker() != lines[1].get_marker()
+
+
+def test_every_run_is_a_point_beside_its_mean():
+    points, mean, *_ = (
+        figures.accuracies([Point("A", 0.5, a) for a in (0.8, 0.9)]).axes[0].get_lines()
+    )
+    np.testing.assert_array_equal(points.get_xdata(), [0.8, 0.9])
+    np.testing.assert_allclose(mean.get_xdata(), [0.85])
+
+
+def test_long_names_leave_room_for_the_axes():
+    name = "a method with quite a long name, and a setting"
+    figure = figures.magnitudes(
+        [Pair(f"{name} {n}", EPOCHS, [9, 8, 7, 6], [9, 8, 7, 6]) for n in "AB"]
+    )
+    svg(figure)  # Which lays it out.
+    assert figure.axes[0].get_position().width > 0.6
 
 
 def test_empty_cells_are_left_out():

@@ -111,6 +111,11 @@ def test_results_are_written_in_all_forms(variants, folder):
     drawn = {"accuracies", "curves", "widths"}
     assert {path.stem for path in (results / "figures").glob("*.svg")} == drawn
     assert {path.stem for path in (results / "figures").glob("*.png")} == drawn
+    # The recipe of the digits says `--noexport`.
+    assert not (folder / "runs" / "resrep-0" / "saved_model").exists()
+    # A page to be shown elsewhere: no paths of the machine that made it.
+    page = (results / "report.html").read_text(encoding="utf-8")
+    assert "init_weights" not in page and "base.keras" not in page
     table = (results / "results.md").read_text(encoding="utf-8")
     assert "| 4) vector compactors | " in table
     assert "python -m resrep_tf.study --study=variants" in table

@@ -29,6 +29,8 @@ RESULTS, TABLE, TRAJECTORY, FIGURES = (
     *("results.csv", "results.md", "trajectory.csv"),
     "figures",
 )
+# Settings that say where a run's files are: nothing to a reader elsewhere.
+PLACES = ("init_weights", "data_dir", "output")
 # A model that has lost more than this share of its accuracy would hide all others.
 RUINED = 0.2
 
@@ -234,6 +236,11 @@ def _page(
     details = report_html.sections(
         main.report, main.metrics(), resrep_tf.explain(base).to_dict()
     )
+    values = {
+        key: value
+        for key, value in dataclasses.asdict(found).items()
+        if key not in PLACES
+    }
     name = html_page.text(f"{main.case.label}, seed {main.seed}")
     return html_page.page(
         title,
@@ -244,7 +251,7 @@ def _page(
             ("Figures", html_page.figures(drawings)),
             ("Runs", _runs_table(folder, results)),
             *((f"{name}: {part.lower()}", content) for part, content in details),
-            (f"{name}: settings", html_page.settings(dataclasses.asdict(found))),
+            (f"{name}: settings", html_page.settings(values)),
             ("To repeat it", html_page.command(command)),
         ],
         main.report.get("versions"),
