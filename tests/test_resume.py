@@ -391,7 +391,7 @@ def test_a_lost_file_of_records_is_named(tmp_path):
     records = RecordSplit([str(path)], [3], shuffle_buffer=1).ordered()
     with (
         pytest.raises(CommandError, match=r"`--dataset`.*Received: .*train\.tfrecord"),
-        evaluation.blame_images(),
+        evaluation.blame_images(data.load("digits", batch_size=50)),
     ):
         next(iter(records))
 
