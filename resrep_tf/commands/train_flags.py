@@ -27,7 +27,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # that are not listed.
 DEFAULTS = {
     "digits": {
-        "epochs": 30,
+        "epochs": 20,
         "batch_size": 32,
         "learning_rate": 0.03,
         "base_epochs": 15,
