@@ -329,6 +329,23 @@ def test_mistakes_are_found_before_training(arguments, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_given_weights_win_over_an_earlier_base(tmp_path):
+    base = tmp_path / "runs" / "base-0" / "base.keras"
+    base.parent.mkdir(parents=True)
+    base.touch()
+    arguments = ["--study=criteria", f"--output={tmp_path}"]
+    given = tmp_path / "given.keras"
+    given.touch()
+
+    def weights(*more):
+        parsed = study.Study.parse([*arguments, *more])
+        flags = parsed._case_flags(parsed.cases[0], 0)
+        return settings.parse(flags)[0].init_weights
+
+    assert weights() == str(base)
+    assert weights(f"--init_weights={given}") == str(given)
+
+
 def test_a_chosen_method_brings_what_it_refers_to():
     chosen = study.Study.parse(["--study=ablation", "--only=resrep-0.03"]).cases
     assert [case.name for case in chosen] == ["lasso-0.03", "resrep-0.03"]

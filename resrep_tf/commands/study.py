@@ -187,7 +187,8 @@ class Study:
         folder = self._folder(case.name, seed)
         flags = [*self.flags, *case.flags, f"--seed={seed}", f"--output={folder}"]
         base = self._folder("base", seed) / output.BASE
-        if base.exists():
+        # Weights that the user names are the base, whatever an earlier study trained.
+        if self.trains_bases and base.exists():
             flags += [f"--init_weights={base}", "--base_epochs=0"]
         if flops_target is not None:
             flags.append(f"--flops_target={flops_target}")
