@@ -32,7 +32,8 @@ class Compactor(keras.layers.Layer):
 
     The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
     so the paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
-    on learning and a 0 for every row that is to be forgotten.
+    on learning and a 0 for every row that is to be forgotten. Filters have any norm to
+    start with; `norms_at_start` has them for plans, which must not change in training.
 
     Reference:
         [ResRep: Lossless CNN Pruning via Decoupling Remembering and Forgetting](
@@ -69,8 +70,13 @@ class Compactor(keras.layers.Layer):
             initializer="identity" if matrix else "ones",
             trainable=self.kind != FILTERS,
         )
-        self.mask = self.add_weight(
-            name="mask",
+        self.mask = self._state("mask", width)
+        if self.kind == FILTERS:
+            self.norms_at_start = self._state("norms_at_start", width)
+
+    def _state(self, name: str, width: int) -> keras.Variable:
+        return self.add_weight(
+            name=name,
             shape=(width,),
             initializer="ones",
             trainable=False,

@@ -70,6 +70,16 @@ class ResRepModel(keras.Model):
         }
         return [rows[id(compactor)] for compactor in self.compactors]
 
+    def norms_at_start(self) -> list[np.ndarray] | None:
+        """For each compactor, what norms its rows had when the model was wrapped.
+
+        None where all were 1, those of compactors proper. Plans need them to be the
+        same after a restart as before, so this is no matter of present weights.
+        """
+        if not self._trains_filters:
+            return None
+        return [np.asarray(c.norms_at_start) for c in self.compactors]
+
     @property
     def compactor_momentum(self) -> float | None:
         """The momentum with which SGD trains the compactors; None if another does."""

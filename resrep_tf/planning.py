@@ -9,8 +9,9 @@ it sinks straight towards zero and, once the velocity has built up (about
 
     stride = learning_rate * masked_strength / (1 - momentum).
 
-With the paper's constants that is 1e-4, so a row of norm 1 needs 10,000 steps, and a
-run of 5,000 steps cannot end in a pruned network. What happens at zero depends on
+With the paper's constants that is 1e-4, so a row of norm 1, as compactors have them,
+needs 10,000 steps, and a run of 5,000 steps cannot end in a pruned network. (A layer's
+own filters may have any norm.) What happens at zero depends on
 `snap`. Snapping sets the row to zero when its norm falls below one stride. Without
 it the row overshoots and swings about zero. Momentum damps the swing, but not to
 nothing: it locks into a cycle of up to about 0.7 strides, depending on chance. Such
@@ -53,17 +54,18 @@ class Plan:
     1, takes place after `warmup_steps + (k - 1) * interval` steps and may mask up to
     `k * step` rows.
 
-    The fields up to `rows_to_mask` are the constants, as `make_plan` was given or has
+    The fields up to `row_norm` are the constants, as `make_plan` was given or has
     derived them; the others follow from them.
 
     Attributes:
+        row_norm: The largest norm that a row has when it is masked.
         selections: Number of selections it takes to mask them.
         target_reached_at: Step of the last of these selections. None if the run ends
             before.
         forgotten_at: Step from which the last masked row is zero (with `snap`) or
             stays below epsilon (without). None if that is not within the run. The
-            row is taken to be at rest and of norm 1 when it is masked. Most are
-            smaller by then, so this errs on the late side.
+            row is taken to be at rest and of norm `row_norm` when it is masked. Most
+            are smaller by then, so this errs on the late side.
         fits: Whether the run forgets every masked row in time.
         advice: Why the run does not fit, and what would. Empty if it does.
     """
@@ -77,6 +79,7 @@ class Plan:
     snap: bool
     flops_target: float
     rows_to_mask: int
+    row_norm: float
     selections: int
     target_reached_at: int | None
     forgotten_at: int | None
@@ -96,7 +99,8 @@ class Plan:
         lines = {
             "run": f"{self.total_steps:,} steps",
             "target": f"{self.flops_target:.1%} fewer FLOPs, "
-            f"about {self.rows_to_mask:,} rows to mask",
+            f"about {self.rows_to_mask:,} rows to mask, of norm {self.row_norm:.3g} "
+            "at most",
             "selection": f"from step {self.warmup_steps:,}, {self.step:,} more rows "
             f"every {self.interval:,} steps, {self.selections:,} times",
             "forgetting": f"strength on masked rows {self.masked_strength:g}, momentum "
@@ -121,6 +125,7 @@ def make_plan(
     momentum: float = 0.99,
     snap: bool = False,
     epsilon: float = 1e-5,
+    row_norm: float = 1.0,
     schedule: str = "paper",
 ) -> Plan:
     """Predicts when a run reaches its target and when the last row is forgotten.
@@ -140,6 +145,8 @@ def make_plan(
         snap: Whether masked rows are set to zero once their norm is below
             `learning_rate * masked_strength / (1 - momentum)`.
         epsilon: Norm below which a row is removed.
+        row_norm: Largest norm that a row may have when it is masked. Compactors start
+            as the identity, whose rows have norm 1.
         schedule: `"paper"` takes the constants as they are. `"auto"` does so too if
             they fit; otherwise it derives warm-up, interval, step and masked strength
             from the run, keeping those given values that suit it.
@@ -161,6 +168,7 @@ def make_plan(
         "snap": bool(snap),
         "flops_target": float(flops_target),
         "rows_to_mask": int(rows_to_mask),
+        "row_norm": float(row_norm),
     }
     _check_constants(epsilon=epsilon, **constants)
     rates = _rates(learning_rate, constants["total_steps"])
@@ -183,7 +191,7 @@ def rows_for_target(
     min_width: int = 1,
     round_to: int = 1,
 ) -> int:
-    """Estimates, before training, how many rows the target will take.
+    """Estimates, before training, how many compactor rows the target will take.
 
     It thins all spaces evenly. Training decides otherwise in detail, but the number
     of rows comes out similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the
@@ -200,8 +208,29 @@ def rows_for_target(
         The number of rows to mask.
     """
     ranks = [np.arange(len(channels)) / len(channels) for channels in spaces]
+    rows, _ = smallest_rows(ranks, spaces, meter, flops_target, min_width, round_to)
+    return rows
+
+
+def smallest_rows(
+    norms: Sequence[np.ndarray],
+    spaces: Sequence[np.ndarray],
+    meter: FlopsMeter,
+    flops_target: float,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> tuple[int, float]:
+    """Tells which rows the target would take by norms that differ from the start.
+
+    Args:
+        norms: For each compactor, the norms of its rows.
+        spaces, meter, flops_target, min_width, round_to: As in `rows_for_target`.
+
+    Returns:
+        The number of rows to mask, and the largest norm among them.
+    """
     selection = select(
-        ranks, spaces, meter, flops_target, min_width=min_width, round_to=round_to
+        norms, spaces, meter, flops_target, min_width=min_width, round_to=round_to
     )
     if not selection.target_met:
         largest = largest_reduction(spaces, meter, min_width, round_to)
@@ -209,7 +238,8 @@ def rows_for_target(
             f"`flops_target` is out of reach: at most {largest:.4f} of the FLOPs can "
             f"be removed. Received: flops_target={flops_target}"
         )
-    return selection.masked
+    masked = np.concatenate(selection.masks) < 0.5
+    return selection.masked, float(np.concatenate(norms)[masked].max())
 
 
 # === Prediction ===
@@ -233,7 +263,12 @@ def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pl
         )
         return dataclasses.replace(plan, advice=reason)
     steps, norm = _forget(
-        rates[reached:], plan.masked_strength, plan.momentum, plan.snap, epsilon
+        rates[reached:],
+        plan.row_norm,
+        plan.masked_strength,
+        plan.momentum,
+        plan.snap,
+        epsilon,
     )
     if steps is None:
         reason = (
@@ -247,14 +282,21 @@ def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pl
 
 
 def _forget(
-    rates: np.ndarray, strength: float, momentum: float, snap: bool, epsilon: float
+    rates: np.ndarray,
+    norm: float,
+    strength: float,
+    momentum: float,
+    snap: bool,
+    epsilon: float,
 ) -> tuple[int | None, float]:
-    """Follows a row of norm 1 that is masked before the first of `rates`.
+    """Follows a row of norm `norm` that is masked before the first of `rates`.
 
     Returns:
         The number of steps until it is forgotten, or None, and the norm it has left.
     """
-    position, velocity = 1.0, 0.0
+    if norm == 0:  # The Lasso does not move it.
+        return 0, 0.0
+    position, velocity = norm, 0.0
     pulls = rates * strength
     for taken, pull in enumerate(pulls.tolist(), start=1):
         velocity = momentum * velocity - math.copysign(pull, position)
@@ -309,7 +351,9 @@ def _derive(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pla
     reached = warmup + (math.ceil(rows / step) - 1) * interval
     for fraction in _FORGOTTEN:
         end = max(reached + 1, round(fraction * total))
-        needed = _needed_strength(rates[reached:end], constants["momentum"])
+        needed = _needed_strength(
+            rates[reached:end], constants["row_norm"], constants["momentum"]
+        )
         changed = {
             "warmup_steps": warmup,
             "interval": interval,
@@ -334,19 +378,19 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     return interval, math.ceil(rows / (window // interval + 1))
 
 
-def _needed_strength(rates: np.ndarray, momentum: float) -> float:
-    """Returns the mildest strength that brings a row from 1 to 0 within `rates`.
+def _needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
+    """Returns the mildest strength that brings a row from `norm` to 0 within `rates`.
 
     The way a row sinks is proportional to the strength, and the pull of a step acts
     on all later ones with a weight of `1 + momentum + momentum^2 + ...`.
     """
     steps_left = np.arange(rates.size, 0, -1)
     way = float(rates @ ((1 - momentum**steps_left) / (1 - momentum)))
-    if way <= 0:
+    if way <= 0 or norm == 0:
         return 0.0
     # Two digits, rounded up, are easier to read and to type.
-    digits = 10.0 ** (math.floor(math.log10(1 / way)) - 1)
-    return float(f"{math.ceil(1 / way / digits) * digits:.2g}")
+    digits = 10.0 ** (math.floor(math.log10(norm / way)) - 1)
+    return float(f"{math.ceil(norm / way / digits) * digits:.2g}")
 
 
 def _remedy(
@@ -409,7 +453,7 @@ def _check_constants(**constants: Any) -> None:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={constants[name]}"
             )
-    for name in ("warmup_steps", "masked_strength", "epsilon"):
+    for name in ("warmup_steps", "masked_strength", "epsilon", "row_norm"):
         if not 0 <= constants[name] < math.inf:
             raise ValueError(
                 f"`{name}` must be finite and not negative. "

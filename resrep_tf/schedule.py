@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from resrep_tf.flops import FlopsMeter
-from resrep_tf.planning import Plan, make_plan, rows_for_target
+from resrep_tf.planning import Plan, make_plan, rows_for_target, smallest_rows
 from resrep_tf.replicas import number
 from resrep_tf.selection import largest_reduction
 
@@ -33,6 +33,10 @@ def plan(
     schedule: str = "auto",
 ) -> Plan:
     """Says when a run reaches its target and when the last channel is forgotten.
+
+    The norm of a row that is masked is taken from the moment of wrapping, so that a
+    plan is the same before a run and in the middle of it. It is 1 for compactors, and
+    for filters the largest among those that the target would take by their norms.
 
     Args:
         pruner: A wrapped model. Where it is compiled, the learning rate, the
@@ -62,7 +66,8 @@ def plan(
         A `Plan`; print it, or hand its constants to `ChannelSelection`.
     """
     spaces, meter = pruner.spaces(), pruner.graph.meter
-    check_reachable(spaces, meter, flops_target, min_width, round_to)
+    budget = (spaces, meter, flops_target, min_width, round_to)
+    check_reachable(*budget)
     compiled = pruner.compactor_optimizer is not None
     if learning_rate is None:
         if not compiled:
@@ -85,8 +90,13 @@ def plan(
             "compactors, or give the `momentum` of a similar one. "
             f"Received: compactor_optimizer={pruner.compactor_optimizer!r}"
         )
+    norms = pruner.norms_at_start()
+    if norms is None:
+        rows, row_norm = rows_for_target(*budget), 1.0
+    else:
+        rows, row_norm = smallest_rows(norms, *budget)
     return make_plan(
-        rows_for_target(spaces, meter, flops_target, min_width, round_to),
+        rows,
         total_steps,
         learning_rate,
         flops_target,
@@ -97,6 +107,7 @@ def plan(
         momentum=momentum,
         snap=pruner.snap if snap is None else snap,
         epsilon=epsilon,
+        row_norm=row_norm,
         schedule=schedule,
     )
 

@@ -58,6 +58,9 @@ def wrap(
         check_filters(spaces)
     pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
     pruner.dtype_policy = model.dtype_policy
+    if compactor == FILTERS:
+        for filters in pruner.compactors:
+            filters.norms_at_start.assign(filters.row_norms())
     return pruner
 
 

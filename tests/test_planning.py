@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from resrep_tf.flops import FlopsMeter, Term
-from resrep_tf.planning import make_plan, rows_for_target
+from resrep_tf.planning import make_plan, rows_for_target, smallest_rows
 
 BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks" / "selection.py"
 
@@ -85,6 +85,33 @@ def test_snapped_rows_vanish_when_predicted(name, dimensions, momentum):
         rows = rows_of_norm([1.0, 1.0, 1.0], dimensions, rng)
         simulated = forget(rates, strength, momentum, True, 1e-12, rows)
         assert abs(simulated - predicted).max() <= 1
+
+
+@pytest.mark.parametrize("norm", [0.05, 5.0, 40.0])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rows_of_any_norm_vanish_when_predicted(name, norm):
+    rates = SCHEDULES[name]
+    rng = np.random.default_rng(0)
+    strength = norm * 0.1 / rates[: int(0.4 * len(rates))].sum()
+    arguments = (1, len(rates), rates, 0.5)
+    constants = {"warmup_steps": 0, "masked_strength": strength, "momentum": 0.9}
+    plan = make_plan(*arguments, snap=True, row_norm=norm, **constants)
+    rows = rows_of_norm([norm, norm / 2], 8, rng)
+    simulated = forget(rates, strength, 0.9, True, 1e-12, rows)
+    assert plan.fits and plan.row_norm == norm
+    assert abs(simulated[0] - plan.forgotten_at) <= 1 and simulated[1] < simulated[0]
+
+
+@pytest.mark.parametrize("snap", [False, True])
+def test_the_derived_strength_grows_with_the_norm(snap):
+    arguments = (10, 6000, cosine(6000), 0.5)
+    options = {"warmup_steps": 100, "momentum": 0.9, "snap": snap, "schedule": "auto"}
+    one, large = (make_plan(*arguments, row_norm=n, **options) for n in (1, 10))
+    assert one.fits and large.fits
+    assert large.masked_strength == pytest.approx(10 * one.masked_strength, rel=0.01)
+    # Rows that are zero already are forgotten when they are masked.
+    none = make_plan(*arguments, row_norm=0, **options)
+    assert none.fits and none.forgotten_at == none.target_reached_at
 
 
 @pytest.mark.parametrize(
@@ -305,7 +332,7 @@ def test_prints_well_and_survives_json():
     )
     assert json.loads(json.dumps(plan.to_dict())) == plan.to_dict()
     text = str(plan)
-    assert "about 40 rows to mask" in text
+    assert "about 40 rows to mask, of norm 1 at most" in text
     assert "from step 100, 4 more rows every 200 steps, 10 times" in text
     assert "step 1,900 (38% of the run)" in text
     assert f"no. {plan.advice}" in text
@@ -328,6 +355,20 @@ def test_rows_for_target():
         rows_for_target(spaces, meter, 0.6, min_width=5)
 
 
+def test_rows_of_different_norms_for_a_target():
+    # Two layers between pinned ones: rows and FLOPs are proportional.
+    ids = [np.arange(1, 6), np.arange(6, 11)]
+    terms = [Term(f"{i}", 1, ([0], channels)) for i, channels in enumerate(ids)]
+    meter = FlopsMeter(terms, 11)
+    norms = [np.array([7.0, 8, 1, 9, 10]), np.array([2.0, 3, 4, 5, 6])]
+    assert smallest_rows(norms, ids, meter, 0.3) == (3, 3.0)
+    # The last row of the second layer stays, so it takes one of norm 7.
+    assert smallest_rows(norms, ids, meter, 0.6) == (6, 7.0)
+    assert smallest_rows(norms, ids, meter, 0.6, min_width=2) == (6, 8.0)
+    with pytest.raises(ValueError, match=r"at most 0\.8000.*flops_target=0\.9"):
+        smallest_rows(norms, ids, meter, 0.9)
+
+
 def test_rows_for_target_of_resnet50():
     terms, spaces, num_channels = runpy.run_path(str(BENCHMARK))["resnet50"]()
     assert rows_for_target(spaces, FlopsMeter(terms, num_channels), 0.545) == 3675
@@ -345,6 +386,8 @@ def test_rows_for_target_of_resnet50():
         ("masked_strength", float("nan")),
         ("momentum", 1.0),
         ("epsilon", -1.0),
+        ("row_norm", -1.0),
+        ("row_norm", float("inf")),
         ("flops_target", 1.5),
         ("schedule", "fast"),
     ],

@@ -158,6 +158,48 @@ def test_an_optimizer_that_cannot_be_foreseen():
     assert plan.momentum == 0.9
 
 
+def test_filters_are_planned_by_the_norms_they_had_when_wrapped(tmp_path):
+    model = large_filters()
+    pruner = resrep_tf.wrap(model, compactor="filters")
+    compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
+    plan = resrep_tf.plan(pruner, 0.5, 1000)
+    chosen = resrep_tf.selection.select(
+        pruner.norms_at_start(), pruner.spaces(), pruner.graph.meter, 0.5
+    )
+    sizes = np.tile(np.linspace(4.5, 5.5, 8), 2)
+    masked = np.concatenate(chosen.masks) < 0.5
+    assert plan.rows_to_mask == masked.sum()
+    assert plan.row_norm == pytest.approx(sizes[masked].max())
+    assert (
+        plan.masked_strength
+        > 4
+        * resrep_tf.plan(
+            resrep_tf.wrap(model),
+            0.5,
+            1000,
+            learning_rate=0.02,
+            momentum=0.9,
+            snap=True,
+        ).masked_strength
+    )
+    # Training moves the filters, not the plan, nor does a restart.
+    for compactor in pruner.compactors:
+        compactor.rows.assign(compactor.rows * 0.5)
+    assert resrep_tf.plan(pruner, 0.5, 1000) == plan
+    pruner.save(tmp_path / "pruner.keras")
+    loaded = keras.models.load_model(tmp_path / "pruner.keras")
+    assert resrep_tf.plan(loaded, 0.5, 1000) == plan
+
+
+def test_compactors_are_planned_by_the_norm_they_start_with():
+    pruner = wrapped()
+    pruner.compile(SGD(0.02), LOSS, snap=True)
+    for compactor in pruner.compactors:
+        compactor.kernel.assign(compactor.kernel * 0.5)
+    assert pruner.norms_at_start() is None
+    assert resrep_tf.plan(pruner, 0.5, 1000).row_norm == 1
+
+
 # === Learning rates ===
 
 
@@ -257,6 +299,12 @@ def compile_pruner(pruner, optimizer, **arguments):
     )
 
 
+def train(pruner, selection, epochs):
+    x, y = images()
+    options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
+    return pruner.fit(x, y, callbacks=[selection], **options).history
+
+
 def assert_went_as_planned(pruner, selection, history, target):
     """Forgotten or not, nothing in between; and nothing is lost by conversion."""
     assert selection.plan.fits
@@ -283,15 +331,39 @@ def test_a_run_with_snapping_and_a_schedule_of_its_own():
     pruner = resrep_tf.wrap(cnn())
     compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
     selection = resrep_tf.ChannelSelection(0.6, schedule="auto")
-    x, y = images()
-    history = pruner.fit(
-        x, y, batch_size=BATCH, epochs=8, callbacks=[selection], verbose=0
-    ).history
+    history = train(pruner, selection, epochs=8)
     assert selection.plan.total_steps == 320
     assert_went_as_planned(pruner, selection, history, 0.6)
     for compactor in pruner.compactors:
         gone = np.asarray(compactor.mask) < 0.5
         assert (np.asarray(compactor.kernel)[:, gone] == 0).all()
+
+
+def large_filters():
+    """Filters of norms about 5, and a head that expects them."""
+    model = cnn()
+    for layer in (model.get_layer("first"), model.get_layer("second")):
+        kernel = np.asarray(layer.kernel)
+        sizes = np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]), axis=0)
+        layer.kernel.assign(kernel / sizes * np.linspace(4.5, 5.5, len(sizes)))
+    head = model.get_layer("head")
+    head.kernel.assign(np.asarray(head.kernel) / 5)
+    return model
+
+
+def test_a_run_that_forgets_large_filters():
+    pruner = resrep_tf.wrap(large_filters(), compactor="filters")
+    compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
+    selection = resrep_tf.ChannelSelection(0.5, schedule="auto")
+    history = train(pruner, selection, epochs=8)
+    assert history["flops_removed"][-1] >= 0.5
+    assert history["forgotten"][-1] == 1
+    for compactor in pruner.compactors:
+        kept = np.asarray(compactor.mask) > 0.5
+        filters = np.asarray(compactor.rows)
+        assert (filters[..., ~kept] == 0).all()
+        assert (np.abs(filters[..., kept]).max(axis=(0, 1, 2)) > 0.1).all()
+    assert selection.plan.fits and 4.5 < selection.plan.row_norm < 5.5
 
 
 def test_a_run_as_in_the_paper():
@@ -313,9 +385,6 @@ def test_a_run_as_in_the_paper():
     selection = resrep_tf.ChannelSelection(
         target, plan.warmup_steps, plan.interval, plan.step
     )
-    x, y = images()
-    history = pruner.fit(
-        x, y, batch_size=BATCH, epochs=16, callbacks=[selection], verbose=0
-    ).history
+    history = train(pruner, selection, epochs=16)
     assert not pruner.snap and selection.plan.total_steps == total
     assert_went_as_planned(pruner, selection, history, target)
