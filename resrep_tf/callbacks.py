@@ -7,9 +7,9 @@ import numpy as np
 
 from resrep_tf import selection
 from resrep_tf.model import ResRepModel
-from resrep_tf.planning import Plan
+from resrep_tf.planning import Plan, needed_strength, rates_of_steps
 from resrep_tf.replicas import number
-from resrep_tf.schedule import WARMUP_EPOCHS, check_reachable, plan
+from resrep_tf.schedule import WARMUP_EPOCHS, check_reachable, plan, rate_of
 
 
 class ChannelSelection(keras.callbacks.Callback):
@@ -31,10 +31,10 @@ class ChannelSelection(keras.callbacks.Callback):
         epsilon: Below this norm a row counts as forgotten.
         schedule: `"paper"` takes the constants as they are and warns if they cannot
             finish within the run. `"auto"` changes those that do not fit, the
-            Lasso's strength on masked rows among them (see `resrep_tf.plan`), masks
-            all that the target still takes at the last selection it has planned, and
-            stops selecting then: rows that were masked later on would not be
-            forgotten in time.
+            Lasso's strength on masked rows among them (see `resrep_tf.plan`), raises
+            that strength for rows that have grown, masks all that the target still
+            takes at the last selection it has planned, and stops selecting then: rows
+            that were masked later on would not be forgotten in time.
         total_steps: The step at which training ends, counted from its very start. By
             default what `fit` is told, which is more if it is told to train anew
             what was interrupted.
@@ -146,10 +146,12 @@ class ChannelSelection(keras.callbacks.Callback):
 
     def _make_plan(self, total_steps: int) -> None:
         model, auto = self.model, self.schedule == "auto"
+        self._rates = rates_of_steps(rate_of(model.leading_optimizer), total_steps)
         self.plan = plan(
             model,
             self.flops_target,
             total_steps,
+            learning_rate=self._rates,
             warmup_steps=self.warmup_steps,
             interval=self.interval,
             step=self.step,
@@ -163,7 +165,7 @@ class ChannelSelection(keras.callbacks.Callback):
             self.warmup_steps = self.plan.warmup_steps
             self.interval = self.plan.interval
             self.step = self.plan.step
-            model.masked_strength.assign(self.plan.masked_strength)
+            self._pull(self.plan.masked_strength)
         if not self.plan.fits:
             warnings.warn(self.plan.advice, stacklevel=2)
 
@@ -208,4 +210,25 @@ class ChannelSelection(keras.callbacks.Callback):
         )
         self.model.set_masks(chosen.masks)
         self.model.flops_removed.assign(chosen.flops_removed)
+        if self.schedule == "auto":
+            self._pull(self._strength_in_time(norms, chosen))
         return chosen
+
+    def _strength_in_time(
+        self, norms: list[np.ndarray], chosen: selection.Selection
+    ) -> float:
+        """What takes the largest masked row to zero when the plan says so.
+
+        The plan knows only norms at the start. Before they are masked, rows may grow:
+        a normalisation behind them makes their common scale a matter of chance.
+        """
+        masked = (n[m < 0.5] for n, m in zip(norms, chosen.masks, strict=True))
+        largest = float(np.concatenate([*masked, [0.0]]).max())
+        now = number(self.model.optimizer.iterations)
+        rates = self._rates[now : self.plan.forgotten_by]
+        return needed_strength(rates, largest, self.model.compactor_momentum)
+
+    def _pull(self, strength: float) -> None:
+        """Never more mildly than before: what was masked earlier has its time too."""
+        strength = max(strength, number(self.model.masked_strength))
+        self.model.masked_strength.assign(strength)

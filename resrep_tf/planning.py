@@ -58,14 +58,14 @@ class Plan:
     derived them; the others follow from them.
 
     Attributes:
-        row_norm: The largest norm that a row has when it is masked.
+        row_norm: The largest norm that a row has when it is masked, by the norms
+            before training. At a high rate rows may grow; `"auto"` makes up for it.
         selections: Number of selections it takes to mask them.
         target_reached_at: Step of the last of these selections. None if the run ends
             before.
         forgotten_at: Step from which the last masked row is zero (with `snap`) or
             stays below epsilon (without). None if that is not within the run. The
-            row is taken to be at rest and of norm `row_norm` when it is masked. Most
-            are smaller by then, so this errs on the late side.
+            row is taken to be at rest and of norm `row_norm` when it is masked.
         fits: Whether the run forgets every masked row in time.
         advice: Why the run does not fit, and what would. Empty if it does.
     """
@@ -85,6 +85,12 @@ class Plan:
     forgotten_at: int | None
     fits: bool
     advice: str
+
+    @property
+    def forgotten_by(self) -> int:
+        """The step by which `"auto"` has all rows forgotten, large ones too."""
+        expected = self.forgotten_at or self.total_steps
+        return max(expected, round(_FORGOTTEN[0] * self.total_steps))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain, JSON-compatible values."""
@@ -171,7 +177,7 @@ def make_plan(
         "row_norm": float(row_norm),
     }
     _check_constants(epsilon=epsilon, **constants)
-    rates = _rates(learning_rate, constants["total_steps"])
+    rates = rates_of_steps(learning_rate, constants["total_steps"])
     plan = _predict(constants, rates, epsilon)
     if plan.fits:
         return plan
@@ -351,7 +357,7 @@ def _derive(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pla
     reached = warmup + (math.ceil(rows / step) - 1) * interval
     for fraction in _FORGOTTEN:
         end = max(reached + 1, round(fraction * total))
-        needed = _needed_strength(
+        needed = needed_strength(
             rates[reached:end], constants["row_norm"], constants["momentum"]
         )
         changed = {
@@ -378,7 +384,7 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     return interval, math.ceil(rows / (window // interval + 1))
 
 
-def _needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
+def needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
     """Returns the mildest strength that brings a row from `norm` to 0 within `rates`.
 
     The way a row sinks is proportional to the strength, and the pull of a step acts
@@ -415,7 +421,7 @@ def _remedy(
 # === Arguments ===
 
 
-def _rates(
+def rates_of_steps(
     learning_rate: float | Callable[[int], float] | np.ndarray, total_steps: int
 ) -> np.ndarray:
     """Returns the learning rate of every step."""

@@ -360,6 +360,18 @@ def test_auto_meets_the_target_when_planned(monkeypatch):
     assert history["flops_removed"][0] == 0 and history["flops_removed"][1] >= 0.5
 
 
+def test_auto_forgets_in_time_what_has_grown_before_it_was_masked():
+    """Plans are made from the norms at the start; training may change them."""
+    pruner = pruner_of(snap=True)
+    for compactor in pruner.compactors:
+        compactor.kernel.assign(3 * compactor.kernel)
+    selection, watch = ChannelSelection(0.5, schedule="auto"), Watch()
+    history = fit(pruner, selection, watch, batches=40, epochs=10)
+    assert float(pruner.masked_strength) > 2 * selection.plan.masked_strength
+    assert history["forgotten"][-1] == 1.0
+    assert selection.plan.forgotten_by == 280  # 70 % of the run.
+
+
 def test_auto_stops_selecting_once_the_target_is_met():
     """Rows that are exchanged late would not be forgotten in time."""
     counts = {}
