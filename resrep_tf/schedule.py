@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from resrep_tf.flops import FlopsMeter
 from resrep_tf.planning import Plan, make_plan, rows_for_target, smallest_rows
@@ -119,9 +120,13 @@ def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
     # brings it back only if its class is registered.
     schedule = optimizer._learning_rate
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        # As in a training step; op by op, a plan would take seconds.
+        compiled = tf.function(schedule, autograph=False, reduce_retracing=True)
         # Keras's schedules count batches, also where steps take several.
         batches = optimizer.gradient_accumulation_steps or 1
-        return lambda step: float(schedule(batches * (step + 1) - 1))
+        return lambda step: float(
+            compiled(tf.constant(batches * (step + 1) - 1, tf.int64))
+        )
     return number(optimizer.learning_rate)
 
 

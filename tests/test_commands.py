@@ -30,6 +30,7 @@ from resrep_tf.commands import (
     train_flags,
 )
 from resrep_tf.commands.errors import CommandError, blame
+from resrep_tf.commands.loop import build_state
 from resrep_tf.commands.table import Figures, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -393,6 +394,22 @@ def test_accuracy_counts_every_image_once():
     assert few.examples == 200
     assert "Evaluating a constant on digits" in printed.getvalue()
     assert str(scores).startswith(f"top-1 accuracy {scores.accuracy:.2%}")
+
+
+def test_many_models_are_evaluated_without_warnings(caplog):
+    """TensorFlow warns of functions that are traced often, as a study's would be."""
+    images = np.ones((2, *SHAPE), "float32")
+    for number in range(7):
+        model = dense_model(name=f"model{number}")
+        model.compile("sgd", "mse")
+        build_state(model, tf.distribute.get_strategy())
+        predict, expected = evaluation.predictor(model), model(images)
+        del model
+        for count in (2, 1):  # Batches of any size.
+            np.testing.assert_allclose(
+                predict(images[:count]), expected[:count], rtol=1e-5
+            )
+    assert "retracing" not in caplog.text
 
 
 def test_a_corrupt_image_is_named(tmp_path):

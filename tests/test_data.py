@@ -413,6 +413,17 @@ def test_fit_over_epochs():
     assert history["val_accuracy"][-1] > 0.8
 
 
+def test_no_time_is_lost_on_sets_in_memory():
+    digits = data.load("digits", batch_size=128)
+    for batches in (digits.train(), digits.train_from(0), digits.evaluation()):
+        # To end an iterator that is being tuned takes seconds.
+        assert batches.options().autotune.enabled is False
+        assert batches.options().deterministic
+    # It is made once, and can be read again.
+    assert digits.evaluation() is digits.evaluation()
+    assert len(list(digits.evaluation())) == len(list(digits.evaluation())) == 3
+
+
 @pytest.mark.parametrize("arch", ["", pytest.param("resnet20", marks=pytest.mark.slow)])
 def test_benchmark_runs(monkeypatch, capsys, arch):
     arguments = "--images 10 --batch_size 5 --image_size 8 --rounds 1 --steps 1"

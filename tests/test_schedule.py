@@ -228,6 +228,22 @@ def test_rate_of_a_schedule():
     assert [own(step) for step in (0, 1, 4)] == [0.5, 0.25, pytest.approx(0.1)]
 
 
+def test_a_schedule_is_compiled():
+    """Called op by op for hundreds of steps, it would take seconds."""
+    calls = []
+
+    class Counting(Unregistered):
+        def __call__(self, step):
+            calls.append(step)
+            return super().__call__(step)
+
+    pruner = wrapped()
+    pruner.compile(SGD(Counting()), LOSS, snap=True)
+    calls.clear()
+    assert resrep_tf.plan(pruner, 0.5, 1000).rows_to_mask > 0
+    assert len(calls) == 1
+
+
 def test_rate_of_steps_that_take_several_batches():
     """Keras counts batches for its schedules, and updates with the last one's rate."""
     optimizer = SGD(Unregistered(), gradient_accumulation_steps=2)

@@ -19,6 +19,8 @@ from resrep_tf.data import Dataset
 
 # From a batch of images to the outputs.
 Predict = Callable[[tf.Tensor], Any]
+# From labels and outputs to the mean loss of a batch.
+Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # What the data pipeline says about a file that it cannot read.
 _UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
 
@@ -67,7 +69,7 @@ def score(
     predict: Predict,
     data: Dataset,
     steps: int | None = None,
-    loss: keras.Loss | None = None,
+    loss: Loss | None = None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
     """As `evaluate`, in silence; with `loss`, also its mean."""
@@ -146,7 +148,7 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
     shape = (None, *model.inputs[0].shape[1:])
 
     # A batch of any size: the last one of a set is smaller.
-    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False)
     def predict(images: tf.Tensor) -> tf.Tensor:
         if parts == 1:
             return model(images, training=False)
@@ -164,7 +166,14 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
         outputs = workers.strategy.experimental_local_results(outputs)
         return tf.concat(outputs, axis=0)[:count]
 
-    return predict
+    # Not warned of as retraced, as it would be where many models are evaluated.
+    concrete = predict.get_concrete_function()
+
+    def call(images: tf.Tensor) -> tf.Tensor:
+        return concrete(images)
+
+    call.model = model  # Which lives as long as this does.
+    return call
 
 
 def load_predictor(path: str, data: Dataset) -> Predict:

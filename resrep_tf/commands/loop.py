@@ -199,7 +199,10 @@ class Loop:
             # So that all replicas of all workers do the same next.
             return logs, context.all_reduce(tf.distribute.ReduceOp.SUM, verdict)
 
-        @tf.function(jit_compile=model.jit_compile, reduce_retracing=True)
+        # Keras does not convert steps either: layers have no Python to convert.
+        @tf.function(
+            jit_compile=model.jit_compile, reduce_retracing=True, autograph=False
+        )
         def on_all(batch: Any, asked: tf.Tensor) -> tuple[Any, Any]:
             return strategy.run(on_replica, args=(batch, asked))
 
@@ -232,5 +235,8 @@ def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
     with strategy.scope():
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        tf.function(lambda: strategy.run(update))()
+        update_all = tf.function(lambda: strategy.run(update), autograph=False)
+        # Called as a concrete function, it is not warned of as retraced: each model
+        # has its own.
+        update_all.get_concrete_function()()
         model.reset_metrics()

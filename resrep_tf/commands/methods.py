@@ -108,10 +108,10 @@ class ResRep(Method):
     """Re-parameterise, forget, convert; with `--noreset`, the Lasso alone."""
 
     def check(self, base):
-        self._wrap(base)
+        self._plan(self._wrap(base))
 
-    def _wrap(self, base: keras.Model) -> tuple[Any, resrep_tf.Plan]:
-        """The wrapped, compiled model, and what is to be expected of the run."""
+    def _wrap(self, base: keras.Model) -> resrep_tf.ResRepModel:
+        """The wrapped, compiled model."""
         settings = self.settings
         # Dropout's random numbers are then the same whenever it is made.
         keras.utils.set_random_seed(settings.seed)
@@ -125,14 +125,17 @@ class ResRep(Method):
             masked_strength=settings.masked_strength,
             snap=settings.snap,
         )
+        return pruner
+
+    def _plan(self, pruner: resrep_tf.ResRepModel) -> resrep_tf.Plan:
+        """What is to be expected of the run."""
         with blame("flops_target"):
-            plan = resrep_tf.plan(
+            return resrep_tf.plan(
                 pruner,
-                settings.flops_target,
-                settings.epochs * self.trainer.steps_per_epoch,
+                self.settings.flops_target,
+                self.settings.epochs * self.trainer.steps_per_epoch,
                 **self._selection(),
             )
-        return pruner, plan
 
     def _selection(self) -> dict[str, Any]:
         settings, steps = self.settings, self.trainer.steps_per_epoch
@@ -149,7 +152,8 @@ class ResRep(Method):
     def train(self, base):
         settings, workers = self.settings, self.trainer.workers
         with workers.strategy.scope():
-            pruner, plan = self._wrap(base)
+            pruner = self._wrap(base)
+            plan = self._plan(pruner)
         if workers.chief:
             print(f"Pruning, {settings.epochs} epochs")
         if settings.reset:
@@ -169,7 +173,7 @@ class ResRep(Method):
                 pruner, "prune", settings.epochs, [callback, *self._snapshots()]
             )
         # The same without replicas, which one worker can read without the others.
-        plain, _ = self._wrap(base)
+        plain = self._wrap(base)
         transfer(pruner, plain)
         return plain, plan
 

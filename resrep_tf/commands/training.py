@@ -133,6 +133,7 @@ class Trainer:
             folder = self.folder / output.TENSORBOARD
             callbacks.append(EpochLog(phase, self.metrics, folder, start.epoch))
         predict = evaluation.predictor(model, workers)
+        loss = tf.function(model.loss, autograph=False, reduce_retracing=True)
         loop = Loop(
             model,
             self.data,
@@ -140,7 +141,7 @@ class Trainer:
             epochs,
             self.steps_per_epoch,
             callbacks,
-            evaluate=lambda each: self._score(predict, model.loss, each),
+            evaluate=lambda each: self._score(predict, loss, each),
             save=lambda position: self._save(model, phase, position),
             save_every=self.settings.checkpoint_interval,
             interruption=self.interruption,
@@ -153,7 +154,7 @@ class Trainer:
     def _score(
         self,
         predict: evaluation.Predict,
-        loss: keras.Loss,
+        loss: evaluation.Loss,
         after_batch: Callable[[], None],
     ) -> dict[str, float]:
         scores = evaluation.score(

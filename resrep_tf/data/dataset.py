@@ -1,6 +1,7 @@
 """A classification set, ready for training and evaluation."""
 
 import dataclasses
+import functools
 from typing import Protocol
 
 import tensorflow as tf
@@ -117,6 +118,11 @@ class Dataset:
         metric, where unequal parts would leave one worker waiting for another. The
         last batch may be smaller.
         """
+        return self._evaluation
+
+    @functools.cached_property
+    def _evaluation(self) -> tf.data.Dataset:
+        # Kept: it takes longer to make than to evaluate a small set.
         batches = self._source.evaluation(self.batch_size)
         return self._finish(batches, -(-self.eval_examples // self.batch_size))
 

@@ -84,6 +84,7 @@ class Order:
         if epochs is not None:
             numbers = numbers.take(epochs)
 
+        @tf.autograph.experimental.do_not_convert
         def stream(epoch: tf.Tensor) -> tf.data.Dataset:
             start = tf.where(epoch == first, tf.constant(skipped, tf.int64), 0)
             return epoch_from(epoch, start)
