@@ -426,12 +426,14 @@ def test_a_corrupt_image_is_named(tmp_path):
         evaluation.evaluate(lambda images: images, photos, "nothing")
 
 
-def test_a_corrupt_image_in_a_record_is_named(monkeypatch):
+def test_a_corrupt_image_in_a_record_is_named(monkeypatch, capsys):
     digits = data.load("digits", batch_size=100)
     asked = []
 
-    def find(dataset):
+    def find(dataset, after_image):
         asked.append(dataset.name)
+        for _ in range(dataset.train_examples + dataset.eval_examples):
+            after_image()
         return "Cannot read an image. Received: path=a, record 3"
 
     monkeypatch.setattr(data.Dataset, "find_unreadable", find)
@@ -448,6 +450,22 @@ def test_a_corrupt_image_in_a_record_is_named(monkeypatch):
     with pytest.raises(tf.errors.InvalidArgumentError):
         evaluation.score(failing("Matrix size-incompatible"), digits)
     assert asked == ["digits"]
+    printed = capsys.readouterr().out.split("Looking for an image that cannot be read")
+    # Progress; in a file, one line when all images have been read.
+    assert "1797/1797" in printed[1] and len(printed[1].splitlines()) <= 3
+
+
+def test_a_passing_bar_leaves_its_line_to_the_next(monkeypatch, capsys):
+    show = evaluation.passing_bar(3)
+    show()
+    assert capsys.readouterr().out == ""  # No one watches a file.
+    monkeypatch.setattr(evaluation, "verbosity", lambda: 1)
+    show = evaluation.passing_bar(3)
+    for _ in range(3):
+        show()
+    printed = capsys.readouterr().out
+    assert printed.startswith("\r\x1b[K") and "1/3" in printed
+    assert "\n" not in printed
 
 
 def test_latency_takes_turns(monkeypatch):

@@ -157,7 +157,6 @@ class Job:
             return
         outcome = self.method.finish(base, self.method.train(base))
         base, slim = self.deployable(base), self.deployable(outcome.model)
-        print("Exporting")
         export.write(slim, self.folder, self.settings.export)
         figures = reporting.measure(
             {"before": base, "after": slim},
