@@ -27,6 +27,7 @@ from resrep_tf.commands import (
     output,
     pipeline,
     settings,
+    study,
     train_flags,
 )
 from resrep_tf.commands.errors import CommandError, blame
@@ -531,7 +532,35 @@ def test_output_must_be_a_new_folder_that_can_be_written(tmp_path):
     assert output.choose(str(tmp_path / "new"), "a", "b", "") == tmp_path / "new"
     assert output.choose_new(str(tmp_path / "new")) == tmp_path / "new"
     assert not output.holds_run(tmp_path / "new")
+    output.check(tmp_path / "new" / "inner")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "flags"),
+    [
+        (pipeline.run, ["--dataset=digits"]),
+        (study.run, ["--study=criteria"]),
+        (convert.run, ["--pruner=x.keras"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["folder", "folder/slim.keras"])
+def test_an_output_that_cannot_be_written_is_noticed_first(
+    tmp_path, monkeypatch, run, flags, name
+):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / name
+
+    def load(*arguments, **options):
+        raise AssertionError("loaded")
+
+    for owner, function in ((data, "load"), (keras.models, "load_model")):
+        monkeypatch.setattr(owner, function, load)
+    with pytest.raises(
+        CommandError, match=r"`--output` must be .*Not a directory.*Received: --output="
+    ):
+        run([*flags, f"--output={folder}"])
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_table_is_aligned():

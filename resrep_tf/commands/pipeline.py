@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> None:
         return
     workers, interruption = start(settings.strategy), Interruption()
     with interruption.watching():
+        if workers.chief:
+            output.check(folder)  # Before the data are loaded.
         job = Job.prepare(settings, folder, workers, interruption)
         if not workers.chief:
             job.work()
