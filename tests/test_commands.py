@@ -27,6 +27,7 @@ from resrep_tf.commands import (
     output,
     pipeline,
     settings,
+    study,
     train_flags,
 )
 from resrep_tf.commands.errors import CommandError, blame
@@ -426,12 +427,14 @@ def test_a_corrupt_image_is_named(tmp_path):
         evaluation.evaluate(lambda images: images, photos, "nothing")
 
 
-def test_a_corrupt_image_in_a_record_is_named(monkeypatch):
+def test_a_corrupt_image_in_a_record_is_named(monkeypatch, capsys):
     digits = data.load("digits", batch_size=100)
     asked = []
 
-    def find(dataset):
+    def find(dataset, after_image):
         asked.append(dataset.name)
+        for _ in range(dataset.train_examples + dataset.eval_examples):
+            after_image()
         return "Cannot read an image. Received: path=a, record 3"
 
     monkeypatch.setattr(data.Dataset, "find_unreadable", find)
@@ -448,6 +451,22 @@ def test_a_corrupt_image_in_a_record_is_named(monkeypatch):
     with pytest.raises(tf.errors.InvalidArgumentError):
         evaluation.score(failing("Matrix size-incompatible"), digits)
     assert asked == ["digits"]
+    printed = capsys.readouterr().out.split("Looking for an image that cannot be read")
+    # Progress; in a file, one line when all images have been read.
+    assert "1797/1797" in printed[1] and len(printed[1].splitlines()) <= 3
+
+
+def test_a_passing_bar_leaves_its_line_to_the_next(monkeypatch, capsys):
+    show = evaluation.passing_bar(3)
+    show()
+    assert capsys.readouterr().out == ""  # No one watches a file.
+    monkeypatch.setattr(evaluation, "verbosity", lambda: 1)
+    show = evaluation.passing_bar(3)
+    for _ in range(3):
+        show()
+    printed = capsys.readouterr().out
+    assert printed.startswith("\r\x1b[K") and "1/3" in printed
+    assert "\n" not in printed
 
 
 def test_latency_takes_turns(monkeypatch):
@@ -513,7 +532,35 @@ def test_output_must_be_a_new_folder_that_can_be_written(tmp_path):
     assert output.choose(str(tmp_path / "new"), "a", "b", "") == tmp_path / "new"
     assert output.choose_new(str(tmp_path / "new")) == tmp_path / "new"
     assert not output.holds_run(tmp_path / "new")
+    output.check(tmp_path / "new" / "inner")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("run", "flags"),
+    [
+        (pipeline.run, ["--dataset=digits"]),
+        (study.run, ["--study=criteria"]),
+        (convert.run, ["--pruner=x.keras"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["folder", "folder/slim.keras"])
+def test_an_output_that_cannot_be_written_is_noticed_first(
+    tmp_path, monkeypatch, run, flags, name
+):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / name
+
+    def load(*arguments, **options):
+        raise AssertionError("loaded")
+
+    for owner, function in ((data, "load"), (keras.models, "load_model")):
+        monkeypatch.setattr(owner, function, load)
+    with pytest.raises(
+        CommandError, match=r"`--output` must be .*Not a directory.*Received: --output="
+    ):
+        run([*flags, f"--output={folder}"])
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_table_is_aligned():

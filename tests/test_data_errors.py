@@ -218,7 +218,10 @@ def test_corrupt_image_in_a_record_is_named(tmp_path, damage):
     assert len(list(photos.evaluation())) == 1
     with pytest.raises(tf.errors.OpError):
         list(photos.train())
-    assert photos.find_unreadable().endswith(f"Received: path={file}, record 2")
+    read = []
+    found = photos.find_unreadable(lambda: read.append(None))
+    assert found.endswith(f"Received: path={file}, record 2")
+    assert len(read) == 4 + 2  # Of the first file and of this one.
     file.unlink()
     assert photos.find_unreadable().endswith(f"Received: path={file}, record 0")
 

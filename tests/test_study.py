@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import io
+import sys
 from pathlib import Path
 
 import keras
@@ -13,7 +14,14 @@ from keras import layers
 
 import resrep_tf
 from resrep_tf import slicing
-from resrep_tf.commands import recipes, settings, snapshots, studies, study
+from resrep_tf.commands import (
+    recipes,
+    settings,
+    snapshots,
+    studies,
+    study,
+    study_report,
+)
 from resrep_tf.commands.errors import CommandError
 from resrep_tf.commands.study_results import Result, Summary, as_markdown
 
@@ -134,6 +142,30 @@ def test_the_same_command_goes_on(variants, folder, flags):
 def test_a_folder_of_other_runs_is_refused(variants, flags):
     with pytest.raises(CommandError, match="holds another run: --epochs=3, now 4"):
         run("--study=variants", "--only=l2", *flags, "--epochs=4")
+
+
+def test_without_matplotlib_there_are_tables_and_a_hint(
+    variants, folder, tmp_path, monkeypatch, capsys
+):
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.style"):
+        monkeypatch.setitem(sys.modules, name, None)
+    results = [
+        Result.read(case, 0, folder / "runs" / f"{case.name}-0")
+        for case in studies.cases("variants", "digits")
+        if case.name in ("resrep", "l2")
+    ]
+    study_report.write(tmp_path / "report", "Variants", "a command", results)
+    assert "pip install matplotlib" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {
+        *("results.csv", "results.md", "report.html")
+    }
+    found = rows(tmp_path / "report" / "results.csv")
+    assert [row["method"] for row in found] == [r.case.name for r in results]
+    table = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
+    assert results[0].case.label in table and "figures/" not in table
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "pip install matplotlib" in page and "<svg" not in page
+    assert page.count(f"{100 * results[0].accuracy:.2f}") >= 2  # In both tables.
 
 
 @needs_chromium

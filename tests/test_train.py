@@ -16,7 +16,7 @@ from keras import layers
 
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.commands import convert, evaluate, pipeline, training
+from resrep_tf.commands import convert, evaluate, evaluation, pipeline, training
 from resrep_tf.commands.errors import CommandError
 from resrep_tf.commands.methods import leftover
 
@@ -112,6 +112,32 @@ def report(finished) -> dict:
 
 def test_the_folder_holds_everything_and_nothing_else(finished):
     assert {path.name for path in finished[0].iterdir()} == FILES
+
+
+def test_what_is_printed_to_a_file_is_short_and_says_what_goes_on(finished):
+    lines = finished[1].splitlines()
+    for name in ("pruned.keras", "saved_model", "pruned.tflite"):
+        assert f"Exporting {name}" in lines
+    # A line for each epoch, none for its batches or those of its evaluation.
+    assert sum(line.startswith("22/22 - ") for line in lines) == BASE_EPOCHS + EPOCHS
+    assert sum(line.startswith("6/6 - ") for line in lines) == 2  # Before and after.
+    assert not any(line.startswith(("1/", "2/")) for line in lines)
+
+
+def test_someone_who_watches_sees_bars(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "verbosity", lambda: 1)
+    printed = command(
+        pipeline.run,
+        *flags,
+        *("--base_epochs=1", "--epochs=0", "--steps_per_epoch=2", "--eval_steps=2"),
+        f"--output={tmp_path}",
+    )
+    training, scores = printed.split("Evaluating the base")
+    # The bar of the epoch, that of its evaluation, and the first one again.
+    marks = ("Training the base", "/step", "\x1b[K", "/batch", "val_loss")
+    places = [training.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "2/2" in scores
 
 
 def test_the_table_compares_before_and_after(finished, report):

@@ -47,6 +47,7 @@ def run(arguments: Sequence[str]) -> None:
         if not values[name]:
             raise CommandError(f"`--{name}` must be given. Received: no --{name}")
     target = _target(values["output"])
+    output.check(target.parent if target.suffix == ".keras" else target)
     pruner = _load(values["pruner"])
     with blame("pruner"):
         slim, report = resrep_tf.convert(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import sys
 import warnings
@@ -60,7 +61,7 @@ def evaluate(
         steps: Number of batches, if not all of them.
     """
     print(f"Evaluating {title} on {data.name}")
-    total = int(limited(data.evaluation(), steps).cardinality())
+    total = count(data, steps)
     progress = keras.utils.Progbar(total, verbose=verbosity(), unit_name="batch")
     return score(predict, data, steps, after_batch=lambda: progress.add(1))
 
@@ -107,14 +108,39 @@ def blame_images(data: Dataset) -> Iterator[None]:
             )
         elif message is None and "IteratorGetNext" in str(error):
             print("\nLooking for an image that cannot be read")
-            message = data.find_unreadable()
+            images = data.train_examples + data.eval_examples
+            progress = keras.utils.Progbar(
+                images, verbose=verbosity(), unit_name="image"
+            )
+            message = data.find_unreadable(lambda: progress.add(1))
+            print()
         if message is None:
             raise
         raise CommandError(f"`--dataset`: {message}") from error
 
 
+def passing_bar(batches: int) -> Callable[[], None]:
+    """Shows how far an epoch's evaluation has got; call the result for each batch.
+
+    Its bar stands in the line of the epoch's, which is printed again afterwards with
+    what was found. Where no one watches there is none.
+    """
+    if verbosity() != 1:
+        return lambda: None
+    # Clears the line, which is longer than this bar.
+    print("\r\x1b[K", end="", flush=True)
+    progress = keras.utils.Progbar(batches, unit_name="batch")
+    done = itertools.count(1)
+    return lambda: progress.update(next(done), finalize=False)
+
+
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
     return batches if steps is None else batches.take(steps)
+
+
+def count(data: Dataset, steps: int | None) -> int:
+    """The number of batches of an evaluation."""
+    return int(limited(data.evaluation(), steps).cardinality())
 
 
 def verbosity() -> int:

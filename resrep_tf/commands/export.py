@@ -17,14 +17,14 @@ def write(model: keras.Model, folder: Path, everything: bool = True) -> None:
     The SavedModel's signature `serving_default` takes a batch of any size and
     returns what the model does: logits, for the networks of this package.
     """
-    with output.atomic(folder / output.PRUNED) as path:
+    with _exported(folder / output.PRUNED) as path:
         model.save(path)
     if not everything:
         return
-    with quiet(), output.atomic(folder / output.SAVED_MODEL) as path:
+    with _exported(folder / output.SAVED_MODEL) as path:
         model.export(str(path), verbose=False)
     try:
-        with quiet(), output.atomic(folder / output.TFLITE) as path:
+        with _exported(folder / output.TFLITE) as path:
             model.export(str(path), format="litert", verbose=False)
     except CommandError:
         raise
@@ -32,6 +32,14 @@ def write(model: keras.Model, folder: Path, everything: bool = True) -> None:
         # TensorFlow Lite lacks some operations, its converter raises all kinds of
         # exceptions, and the rest of the run is worth keeping.
         print(f"NOTE: no {output.TFLITE}, TensorFlow Lite cannot express it: {error}")
+
+
+@contextlib.contextmanager
+def _exported(path: Path) -> Iterator[Path]:
+    """Says what is being written, which may take minutes."""
+    print(f"Exporting {path.name}", flush=True)
+    with quiet(), output.atomic(path) as temporary:
+        yield temporary
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,23 @@ def _short(name: str) -> str:
 
 def create(folder: Path) -> None:
     """Makes a folder, or says why it cannot be written to."""
-    try:
+    with _blamed(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f"{_TEMPORARY}probe"
-        probe.touch()
-        probe.unlink()
+    check(folder)
+
+
+def check(folder: Path) -> None:
+    """Raises if a folder cannot be written to or made; leaves nothing behind."""
+    with _blamed(folder):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+
+
+@contextlib.contextmanager
+def _blamed(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CommandError(
             f"`--output` must be a folder that can be written to: {error}. "

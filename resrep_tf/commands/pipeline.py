@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> None:
         return
     workers, interruption = start(settings.strategy), Interruption()
     with interruption.watching():
+        if workers.chief:
+            output.check(folder)  # Before the data are loaded.
         job = Job.prepare(settings, folder, workers, interruption)
         if not workers.chief:
             job.work()
@@ -157,7 +159,6 @@ class Job:
             return
         outcome = self.method.finish(base, self.method.train(base))
         base, slim = self.deployable(base), self.deployable(outcome.model)
-        print("Exporting")
         export.write(slim, self.folder, self.settings.export)
         figures = reporting.measure(
             {"before": base, "after": slim},

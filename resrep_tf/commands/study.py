@@ -112,6 +112,7 @@ class Study:
 
     def check(self) -> None:
         """Raises what can be known to be wrong, before hours of training."""
+        output.check(self.folder)
         for seed in self.seeds:
             for case in self.cases:
                 _check(settings.parse(self._case_flags(case, seed))[0])

@@ -157,9 +157,15 @@ class Trainer:
         loss: evaluation.Loss,
         after_batch: Callable[[], None],
     ) -> dict[str, float]:
-        scores = evaluation.score(
-            predict, self.data, self.settings.eval_steps, loss, after_batch
-        )
+        steps, show = self.settings.eval_steps, lambda: None
+        if self.workers.chief:
+            show = evaluation.passing_bar(evaluation.count(self.data, steps))
+
+        def after() -> None:
+            show()
+            after_batch()
+
+        scores = evaluation.score(predict, self.data, steps, loss, after)
         found = {"loss": scores.loss, "accuracy": scores.accuracy}
         if self.data.classes > 5:
             found["top5_accuracy"] = scores.top5_accuracy

@@ -87,7 +87,7 @@ class ArraySource:
             tf.data.Dataset.range(self.eval_examples).batch(batch_size), batch
         )
 
-    def find_unreadable(self) -> None:
+    def find_unreadable(self, after_image: Callable[[], None]) -> None:
         return None
 
 

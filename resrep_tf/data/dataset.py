@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Protocol
 
 import tensorflow as tf
@@ -24,7 +25,7 @@ class Source(Protocol):
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset: ...
 
-    def find_unreadable(self) -> str | None: ...
+    def find_unreadable(self, after_image: Callable[[], None]) -> str | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +127,18 @@ class Dataset:
         batches = self._source.evaluation(self.batch_size)
         return self._finish(batches, -(-self.eval_examples // self.batch_size))
 
-    def find_unreadable(self) -> str | None:
+    def find_unreadable(
+        self, after_image: Callable[[], None] = lambda: None
+    ) -> str | None:
         """Says which image has made reading a batch fail, where the error does not.
 
         That is where images come from TFRecord files: all of them are then decoded,
         up to the first that fails.
+
+        Args:
+            after_image: Called after each image that can be read, to show progress.
         """
-        return self._source.find_unreadable()
+        return self._source.find_unreadable(after_image)
 
     @property
     def _order(self) -> Order:

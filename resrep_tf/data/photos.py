@@ -1,6 +1,7 @@
 """Sets of encoded images of any size: decoded, cropped and resized one by one."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,10 @@ class PhotoSource:
             elements, example, batch_size, drop_remainder=False
         )
 
-    def find_unreadable(self) -> str | None:
+    def find_unreadable(self, after_image: Callable[[], None]) -> str | None:
         """Says which image cannot be read, if errors do not; may decode them all."""
-        return self.train.find_unreadable() or self.held_out.find_unreadable()
+        found = self.train.find_unreadable(after_image)
+        return found or self.held_out.find_unreadable(after_image)
 
     def _varied(
         self, contents: tf.Tensor, word: tf.Tensor, index: tf.Tensor

@@ -51,7 +51,9 @@ class Split(Protocol):
         drop_remainder: bool,
     ) -> tf.data.Dataset: ...
 
-    def find_unreadable(self) -> str | None:
+    def find_unreadable(
+        self, after_image: Callable[[], None] = lambda: None
+    ) -> str | None:
         """Says which image cannot be read, if the errors of `batches` do not."""
 
 
@@ -122,7 +124,7 @@ class FileSplit:
         pairs = tf.data.Dataset.zip(indices, images)
         return pairs.batch(batch_size, drop_remainder=drop_remainder).map(check)
 
-    def find_unreadable(self) -> None:
+    def find_unreadable(self, after_image: Callable[[], None] = lambda: None) -> None:
         return None
 
 
@@ -195,7 +197,9 @@ class RecordSplit:
         images = elements.map(example, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(batch_size, drop_remainder=drop_remainder)
 
-    def find_unreadable(self) -> str | None:
+    def find_unreadable(
+        self, after_image: Callable[[], None] = lambda: None
+    ) -> str | None:
         """Decodes all images; says which is the first that fails, if one does."""
 
         def decoded(index: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
@@ -211,6 +215,7 @@ class RecordSplit:
             try:
                 for _ in images.as_numpy_iterator():
                     record += 1
+                    after_image()
             except tf.errors.OpError:
                 pass  # Of the record that is named below.
             if record < length:
