@@ -173,11 +173,7 @@ class Killed(BaseException):
     """Ends a run as a kill does: nobody catches it."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, STEPS, 2 * STEPS, 2 * STEPS + 5, 5 * STEPS])
-def test_a_run_that_ends_at_any_step_comes_to_the_same_result(
-    flags, uninterrupted, tmp_path, monkeypatch, steps
-):
+def kill_after(monkeypatch, steps: int) -> None:
     judge, left = Loop._judge, iter(range(steps))
 
     def killing(self, bad, position):
@@ -186,6 +182,31 @@ def test_a_run_that_ends_at_any_step_comes_to_the_same_result(
             raise Killed
 
     monkeypatch.setattr(Loop, "_judge", killing)
+
+
+def test_filters_that_are_being_forgotten_come_to_the_same_result(
+    flags, tmp_path, monkeypatch
+):
+    """Their plan depends on the norms they had at the start."""
+    flags = [*flags, "--compactor=filters", "--compactor_momentum=0.9", "--drop_masked"]
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    pipeline.run([*flags, f"--output={whole}"])
+    kill_after(monkeypatch, 4 * STEPS)
+    with pytest.raises(Killed):
+        pipeline.run([*flags, f"--output={part}"])
+    monkeypatch.undo()
+    pipeline.run([*flags, f"--output={part}"])
+    assert_same_results(whole, part)
+    pruner = keras.models.load_model(part / output.PRUNER)
+    assert any(np.asarray(c.mask).min() == 0 for c in pruner.compactors)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, STEPS, 2 * STEPS, 2 * STEPS + 5, 5 * STEPS])
+def test_a_run_that_ends_at_any_step_comes_to_the_same_result(
+    flags, uninterrupted, tmp_path, monkeypatch, steps
+):
+    kill_after(monkeypatch, steps)
     if steps < 5 * STEPS:
         with pytest.raises(Killed):
             pipeline.run([*flags, f"--output={tmp_path}"])
