@@ -29,14 +29,14 @@ import numpy as np
 from resrep_tf.flops import FlopsMeter
 from resrep_tf.selection import check_target, largest_reduction, select
 
-# Where a derived schedule puts its milestones, as fractions of the run: selection
-# needs only a short warm-up because rows start out equal, and it must leave time to
-# forget the last row while the learning rate is high enough to make up for the loss.
+# Where a derived schedule puts its milestones, as fractions of the run. What is removed
+# early leaves the rest of the run, at a high learning rate, to make up for it; on runs
+# too short for the paper's constants that was worth more than a milder Lasso.
 _WARMUP = 0.05
-_SELECTED = 0.4
-# When the last row is to be forgotten. The later, the milder the Lasso; the earlier
-# ones are for rows that need time to come to rest because they are not snapped.
-_FORGOTTEN = (0.7, 0.6, 0.5)
+_SELECTED = 0.12
+# When the last row is to be forgotten. The later ones are milder, and are for rows that
+# would not come to rest otherwise because they are not snapped.
+_FORGOTTEN = (0.25, 0.4, 0.55, 0.7)
 # Bound of the swing that does not die down, in strides. The widest cycle of thousands
 # of simulated rows has 0.7; a drop of the learning rate widens it for a moment.
 _SWING = 2.0

@@ -222,9 +222,9 @@ def test_derived_constants_fit_when_simulated(rows, steps, snap):
     )
     assert plan.fits
     assert plan.advice == ""
-    assert plan.interval >= min(10, steps // 100)
+    assert plan.interval >= min(10, steps // 150)
     assert plan.selections * plan.step >= rows > (plan.selections - 1) * plan.step
-    assert plan.target_reached_at <= max(0.4 * steps, plan.warmup_steps)
+    assert plan.target_reached_at <= max(0.12 * steps, plan.warmup_steps)
     sinking = rates[plan.target_reached_at :]
     forgotten = plan.target_reached_at + forget(
         *(sinking, plan.masked_strength, plan.momentum, snap, 1e-5),
@@ -232,7 +232,7 @@ def test_derived_constants_fit_when_simulated(rows, steps, snap):
     )
     assert forgotten.max() <= plan.forgotten_at <= steps
     if snap:
-        assert plan.forgotten_at <= 0.7 * steps
+        assert plan.forgotten_at <= 0.25 * steps
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.99])
@@ -242,26 +242,27 @@ def test_derived_strength_is_no_larger_than_necessary(momentum):
         100, 5000, rates, 0.5,
         warmup_steps=250, momentum=momentum, snap=True, schedule="auto",
     )  # fmt: skip
-    # A tenth less and the last row misses its date, at 70 % of the run.
+    # A tenth less and the last row misses its date, at a quarter of the run.
     milder = forget(
         *(rates[plan.target_reached_at :], 0.9 * plan.masked_strength, momentum),
         *(True, 1e-12, np.ones((1, 1))),
     )
-    assert plan.target_reached_at + milder[0] > 0.7 * 5000
+    assert plan.target_reached_at + milder[0] > 0.25 * 5000
     assert float(f"{plan.masked_strength:.2g}") == plan.masked_strength
 
 
 def test_auto_moves_only_what_it_must():
-    rates = cosine(60_000)
     # A warm-up of nearly the whole run: the paper's pace is fine once it is shorter.
+    rates = cosine(80_000)
     plan = make_plan(
-        40, 60_000, rates, 0.5, warmup_steps=59_000, snap=True, schedule="auto"
+        40, 80_000, rates, 0.5, warmup_steps=79_000, snap=True, schedule="auto"
     )
-    assert plan.warmup_steps == 3000
+    assert plan.warmup_steps == 4000
     assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
     # Too many rows for the paper's pace: the interval gives way before the step.
+    rates = cosine(60_000)
     plan = make_plan(
-        4000, 60_000, rates, 0.5, warmup_steps=500, snap=True, schedule="auto"
+        2000, 60_000, rates, 0.5, warmup_steps=500, snap=True, schedule="auto"
     )
     assert plan.warmup_steps == 500
     assert plan.step == 4

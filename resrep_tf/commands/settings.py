@@ -47,6 +47,7 @@ class Settings:
     remove: str
     lasso_strength: float
     masked_strength: float | None
+    importance: str
     selection_step: int
     selection_interval: int
     warmup_epochs: float
