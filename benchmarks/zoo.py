@@ -33,6 +33,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import keras
 import numpy as np
+from hub_presets import TRANSFORMERS
 from networks import HUB, NETWORKS, Network
 from support import TOLERANCE, forget_at_random, outputs, precision, randomise
 
@@ -63,7 +64,7 @@ def measure(network: Network) -> Row:
     if max(differences, default=0.0) > TOLERANCE["float32"]:
         with precision("float64"):
             row["float64"] = convert_half(randomise(network.build()), "all")
-    return {**row, "environment": environment()}
+    return {**row, "environment": environment(network)}
 
 
 def coverage(model: keras.Model) -> Row:
@@ -128,14 +129,15 @@ def convert_half(model: keras.Model, targets: str | None) -> dict[str, float]:
     return {"wrap": wrapped, "convert": converted, "difference": difference}
 
 
-def environment() -> str:
+def environment(network: Network) -> str:
     """Versions and machine, without which seconds and differences say little."""
-    versions = [
-        f"{package} {importlib.metadata.version(package)}"
-        for package in ("keras", "tensorflow", "numpy")
-    ]
+    packages = ["keras", "tensorflow", "numpy"]
+    packages += ["keras-hub"] if network in HUB else []
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     python = f"Python {platform.python_version()}"
-    machine = f"{os.cpu_count()} cores of {platform.machine()}, no GPU"
+    # Those that this process may use, where the system can tell.
+    cores = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
+    machine = f"{cores} core{'s' * (cores > 1)} of {platform.machine()}, no GPU"
     return ", ".join([f"resrep_tf {resrep_tf.__version__}", *versions, python, machine])
 
 
@@ -172,7 +174,7 @@ python benchmarks/zoo.py
 Differences and seconds are taken at the smallest input that a network accepts (32 × 32
 for most), with 10 classes. Preprocessing layers are left out where Keras has a switch
 for it. Those of keras-hub are small networks made from constructor arguments (see
-`tests/networks.py`) with a head for classification.
+`tests/hub_presets.py`), with a head for classification, segmentation or detection.
 """
 
 REASONS = """\
@@ -201,6 +203,29 @@ share is its part of the network's MACs. The reasons, in other words:
   single one.
 """
 
+KERAS_HUB = """\
+## What keras-hub has, and what is not here
+
+All CNNs of keras-hub are Functional models, and each is above, with the kinds of blocks
+that its backbone can be made of: {kinds}.
+
+Some are made of layers that are whole blocks, which have no rule: all that they touch
+stays, and only the rest is pruned. That is so in {partly}. In {nothing}, there is
+no rest.
+
+Two of these layers, in DeepLabV3 and RetinaNet, cannot be read from a `.keras` file as
+part of any Functional model, pruned or not: their `build` takes tuples only, and a file
+has lists. Such a model can be exported as a SavedModel, and its weights can be loaded
+into a `keras.models.clone_model` of it. DeepLabV3, pruned or not, has to be told that
+it is not being trained: `model.predict` and `model(x, training=False)` are right,
+`model(x)` and `model.export` are not. A `keras.export.ExportArchive` takes either.
+
+What else keras-hub has for images is not a CNN. Attention has no rule, and so these are
+not measured:
+
+{others}
+"""
+
 
 def render(rows: dict[str, Row]) -> str:
     missing = [name for name in NETWORKS if name not in rows]
@@ -217,13 +242,31 @@ def render(rows: dict[str, Row]) -> str:
         lines += [f"Not measured yet: {', '.join(missing)}.", ""]
     for text in dict.fromkeys(row["environment"] for row in rows.values()):
         lines += [f"Measured with {text}.", ""]
-    lines.append(REASONS)
+    lines += [keras_hub(rows), REASONS]
     for name, row in rows.items():
         lines += [f"### {name}", "", *map(reason_line, row["pinned"])]
         for kind, number in row["uncounted"].items():
             lines.append(f"- MACs not counted: {number} × `{kind}`, which has no rule.")
         lines.append("")
     return "\n".join(lines)
+
+
+def keras_hub(rows: dict[str, Row]) -> str:
+    """Which networks of keras-hub are covered, how far, and which are not."""
+    hub = {
+        network.name.removeprefix("keras_hub."): rows[network.name]
+        for network in HUB
+        if network.name in rows
+    }
+    nothing = [name for name, row in hub.items() if not row["reduction"]["all"]]
+    partly = [n for n, row in hub.items() if row["uncounted"] and n not in nothing]
+    others = [f"- {name}: {why}." for name, why in TRANSFORMERS.items()]
+    return KERAS_HUB.format(
+        kinds=", ".join(hub),
+        partly=", ".join(partly),
+        nothing=" and ".join(nothing),
+        others="\n".join(others),
+    )
 
 
 def table_row(network: Network, row: Row) -> str:

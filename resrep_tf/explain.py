@@ -116,7 +116,7 @@ def explain(
     """
     graph = ChannelGraph(model, input_shape)
     macs = flops.count_by_name(graph.terms)
-    total = graph.meter.total
+    total = flops.count(graph.terms)
     space_of = {
         id(producer.layer): space
         for space in graph.spaces
@@ -168,7 +168,7 @@ def count_flops(
         input_shape: The shape of one example, if the model leaves it open. Extents
             that stay open count as 224.
     """
-    return ChannelGraph(model, input_shape).meter.total
+    return flops.count(ChannelGraph(model, input_shape).terms)
 
 
 def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, str]:
@@ -197,7 +197,7 @@ def _smallest(graph: ChannelGraph, internal: bool) -> int:
         if space.prunable and (space.internal or not internal)
     ]
     if not spaces:
-        return graph.meter.total
+        return flops.count(graph.terms)
     keep = np.ones(graph.num_channels, bool)
     for channels in spaces:
         keep[channels[1:]] = False

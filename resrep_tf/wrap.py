@@ -83,7 +83,8 @@ class _Wrapper(Rebuilder):
 
     def make(self, call):
         op, weights = super().make(call)
-        if id(call.op) in self._spaces:
+        split = id(call.op) in self._spaces
+        if split and op.activation is not keras.activations.linear:
             config = op.get_config()
             config["activation"] = "linear"
             op = type(op).from_config(config)

@@ -52,6 +52,8 @@ def randomise(model, seed=0):
 def calibrate(model, rng):
     """Brings moving statistics near those of random data, but not onto them."""
     norms = [layer for layer in leaves(model) if hasattr(layer, "moving_variance")]
+    if not norms:
+        return model
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 0.0
