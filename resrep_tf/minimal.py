@@ -76,6 +76,7 @@ def minimal_structure(
     min_width: int = 1,
     batch_size: int = 256,
     max_evaluations: int | None = None,
+    verbose: int = 0,
 ) -> MinimalStructure:
     """Removes channels until any one more would cost accuracy.
 
@@ -90,6 +91,8 @@ def minimal_structure(
         batch_size: For evaluation.
         max_evaluations: After that many the search stops with what it has, which need
             not be minimal. As many as it takes by default.
+        verbose: 1 to show how many evaluations have been made, and how many channels
+            are left.
 
     Example:
 
@@ -114,7 +117,7 @@ def minimal_structure(
     rows = {c: np.ones(c.width, bool) for c in pruner.compactors}
     original = judge.count(rows)
     judge.reorder(rows)
-    search = _Search(judge, rows, original, min_width, max_evaluations)
+    search = _Search(judge, rows, original, min_width, max_evaluations, verbose)
     proven = search.run(_ordered(pruner.compactors, scores))
     keep = np.ones(pruner.graph.num_channels, bool)
     for channels, kept in zip(pruner.spaces(), rows.values(), strict=True):
@@ -149,12 +152,19 @@ class _Search:
         needed: int,
         min_width: int,
         most: int | None,
+        verbose: int,
     ):
         self._judge = judge
         self._rows = rows
         self._needed = needed
         self._min_width = min_width
         self._most = most
+        self._progress = keras.utils.Progbar(
+            target=None,
+            verbose=verbose,
+            stateful_metrics=["channels_left"],
+            unit_name="evaluation",
+        )
         self.evaluations = 0
 
     def run(self, order: Sequence[tuple[Compactor, int]]) -> bool:
@@ -167,9 +177,7 @@ class _Search:
         end each has failed against the final structure.
         """
         queue, block, failed = deque(order), 1, 0
-        while failed < len(queue):
-            if self.evaluations == self._most:
-                return False
+        while failed < len(queue) and self.evaluations != self._most:
             chunk = self._chunk(queue, min(block, len(queue) - failed))
             if not chunk:  # Its layer has no row to spare, now or later.
                 queue.popleft()
@@ -184,7 +192,8 @@ class _Search:
             else:
                 queue.rotate(-1)
                 block, failed = 1, failed + 1
-        return True
+        self._show(finalize=True)
+        return failed == len(queue)
 
     def _chunk(
         self, queue: deque[tuple[Compactor, int]], most: int
@@ -203,11 +212,16 @@ class _Search:
         for compactor, row in chunk:
             self._rows[compactor][row] = False
         self.evaluations += 1
-        if self._judge.enough(self._rows, self._needed):
-            return True
-        for compactor, row in chunk:
+        enough = self._judge.enough(self._rows, self._needed)
+        for compactor, row in () if enough else chunk:
             self._rows[compactor][row] = True
-        return False
+        self._show()
+        return enough
+
+    def _show(self, finalize: bool = False) -> None:
+        left = sum(int(rows.sum()) for rows in self._rows.values())
+        metrics = [("channels_left", left)]
+        self._progress.update(self.evaluations, metrics, finalize)
 
 
 class _Judge:

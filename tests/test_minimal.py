@@ -125,6 +125,16 @@ def test_filters_give_the_structure_of_the_plain_model():
     assert plain.flops == wrapped.flops < plain.original_flops
 
 
+def test_the_search_shows_how_far_it_has_got(capsys):
+    model = classifier()
+    structure = minimal_structure(model, labelled(model), verbose=1)
+    last = capsys.readouterr().out.replace("\b", "").splitlines()[-1]
+    assert f"{structure.evaluations}/Unknown" in last
+    assert f"channels_left: {sum(structure.widths.values())}" in last
+    minimal_structure(model, labelled(model))
+    assert not capsys.readouterr().out
+
+
 def test_superfluous_channels_go_in_blocks():
     model = classifier(first=48)
     dead = np.arange(48) >= 6

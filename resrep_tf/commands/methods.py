@@ -219,6 +219,7 @@ class ResRep(Method):
                 pruner,
                 evaluation.limited(images, settings.eval_steps),
                 min_width=settings.min_width,
+                verbose=int(evaluation.verbosity() == 1),
             )
             print(structure)
             return structure.keep
