@@ -1,5 +1,6 @@
 """Flagfiles: they parse, and they say what the paper's tables say."""
 
+import dataclasses
 import importlib.resources
 import re
 
@@ -131,6 +132,17 @@ def test_the_command_line_wins_wherever_the_recipe_stands(weights):
     ):
         chosen, _ = settings.parse([weights, *arguments])
         assert (chosen.epochs, chosen.flops_target) == (3, 0.5291)
+
+
+def test_how_to_forget_is_nothing_to_methods_that_do_not():
+    """Their runs are still those of a study whose recipe forgets in another way."""
+    changes = {name: object() for name in settings.FORGETTING}
+    for method, count in (("l2", 0), ("resrep", len(changes))):
+        chosen, _ = settings.parse([f"--method={method}"])
+        changed = dataclasses.replace(chosen, **changes)
+        assert len(settings.differences(chosen, changed)) == count
+        other = dataclasses.replace(changed, method="fpgm")
+        assert settings.differences(chosen, other)[0].startswith(f"--method={method}")
 
 
 def test_flagfiles_can_name_recipes(tmp_path, weights):

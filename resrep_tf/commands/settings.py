@@ -20,6 +20,14 @@ CHANGEABLE = (
     *("checkpoint_interval", "keep_checkpoints"),
 )
 
+# Flags that other methods than ResRep do not look at.
+FORGETTING = (
+    *("compactor", "schedule", "reset", "remove", "lasso_strength"),
+    *("masked_strength", "importance", "selection_step", "selection_interval"),
+    *("warmup_epochs", "compactor_momentum", "epsilon", "snap", "drop_masked"),
+    "snapshot_epochs",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -102,10 +110,13 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
 
 def differences(then: Settings, now: Settings) -> list[str]:
     """The settings in which two runs are not the same, as `--name=then, now VALUE`."""
+    ignored = CHANGEABLE
+    if "resrep" not in (then.method, now.method):
+        ignored += FORGETTING
     pairs = [
         (field.name, getattr(then, field.name), getattr(now, field.name))
         for field in dataclasses.fields(Settings)
-        if field.name not in CHANGEABLE
+        if field.name not in ignored
     ]
     return [f"--{name}={a}, now {b}" for name, a, b in pairs if a != b]
 
