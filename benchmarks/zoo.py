@@ -240,8 +240,11 @@ def render(rows: dict[str, Row]) -> str:
     ]
     if missing:
         lines += [f"Not measured yet: {', '.join(missing)}.", ""]
-    for text in dict.fromkeys(row["environment"] for row in rows.values()):
-        lines += [f"Measured with {text}.", ""]
+    measured: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        measured.setdefault(row["environment"], []).append(name)
+    for text, names in measured.items():
+        lines += [f"Measured with {text}: {', '.join(names)}.", ""]
     lines += [keras_hub(rows), REASONS]
     for name, row in rows.items():
         lines += [f"### {name}", "", *map(reason_line, row["pinned"])]
