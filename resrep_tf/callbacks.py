@@ -1,7 +1,6 @@
 """Channel selection during training."""
 
 import warnings
-from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
@@ -39,11 +38,6 @@ class ChannelSelection(keras.callbacks.Callback):
         total_steps: The step at which training ends, counted from its very start. By
             default what `fit` is told, which is more if it is told to train anew
             what was interrupted.
-        importance: For each target layer's name, what each of its channels is worth,
-            as `resrep_tf.criteria.score` gives it. Norms are multiplied by it before
-            they are compared. By default all are worth the same, as in the paper,
-            where norms have epochs of training to tell channels apart; on a short run
-            they have learnt little when the first ones are chosen.
 
     The state (limit, masks) is the model's, so a saved model goes on where it was.
     Logs gain `flops_removed`, that of the model without its masked channels, and
@@ -63,7 +57,6 @@ class ChannelSelection(keras.callbacks.Callback):
         epsilon: float = 1e-5,
         schedule: str = "paper",
         total_steps: int | None = None,
-        importance: Mapping[str, Sequence[float]] | None = None,
     ):
         super().__init__()
         if not 0 < flops_target < 1:
@@ -101,7 +94,6 @@ class ChannelSelection(keras.callbacks.Callback):
         self.epsilon = epsilon
         self.schedule = schedule
         self.total_steps = total_steps
-        self.importance = importance
         self.plan: Plan | None = None
 
     # === Before training ===
@@ -114,7 +106,6 @@ class ChannelSelection(keras.callbacks.Callback):
             )
         self._spaces = self.model.spaces()
         self._meter = self.model.graph.meter
-        self._worth = self._find_worth()
         check_reachable(
             self._spaces, self._meter, self.flops_target, self.min_width, self.round_to
         )
@@ -139,18 +130,6 @@ class ChannelSelection(keras.callbacks.Callback):
                 "steps in an epoch is not known. Give `steps_per_epoch` to `fit`. "
                 "Received: schedule='auto'"
             )
-
-    def _find_worth(self) -> list[np.ndarray]:
-        """For each compactor, the factors of its rows' norms."""
-        if self.importance is None:
-            return [np.ones(compactor.width) for compactor in self.model.compactors]
-        worth = self.model.by_compactor("importance", self.importance)
-        if not all((np.isfinite(values) & (values >= 0)).all() for values in worth):
-            raise ValueError(
-                "`importance` must be finite and not negative. "
-                f"Received: importance={dict(self.importance)}"
-            )
-        return worth
 
     def on_epoch_begin(self, epoch, logs=None):
         batches = self.params.get("steps")
@@ -221,7 +200,7 @@ class ChannelSelection(keras.callbacks.Callback):
         """Chooses the rows to forget and hands the masks to the compactors."""
         norms = [np.asarray(c.row_norms()) for c in self.model.compactors]
         chosen = selection.select(
-            [n * worth for n, worth in zip(norms, self._worth, strict=True)],
+            norms,
             self._spaces,
             self._meter,
             self.flops_target,

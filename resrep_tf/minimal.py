@@ -112,13 +112,13 @@ def minimal_structure(
         # A vector suffices: rows are kept or not, never mixed.
         pruner = wrap(model, targets, compactor="vector")
         norms = criteria.score(model, "l2", targets) if scores is None else {}
-    scores = pruner.by_compactor("scores", norms if scores is None else scores)
+    scores = _by_compactor(pruner, norms if scores is None else scores)
     judge = _Judge(pruner, data, batch_size)
     rows = {c: np.ones(c.width, bool) for c in pruner.compactors}
     original = judge.count(rows)
     judge.reorder(rows)
     search = _Search(judge, rows, original, min_width, max_evaluations, verbose)
-    proven = search.run(_ordered(pruner.compactors, scores))
+    proven = search.run(_ordered(scores))
     keep = np.ones(pruner.graph.num_channels, bool)
     for channels, kept in zip(pruner.spaces(), rows.values(), strict=True):
         keep[channels] = kept
@@ -133,12 +133,23 @@ def minimal_structure(
     )
 
 
-def _ordered(
-    compactors: Sequence[Compactor], scores: Sequence[np.ndarray]
-) -> list[tuple[Compactor, int]]:
+def _by_compactor(
+    pruner: ResRepModel, scores: Mapping[str, np.ndarray]
+) -> dict[Compactor, np.ndarray]:
+    expected = {c.targets[0]: (c.width,) for c in pruner.compactors}
+    received = {name: np.shape(values) for name, values in scores.items()}
+    if received != expected:
+        raise ValueError(
+            f"`scores` must have an array for each target layer, of shapes {expected}. "
+            f"Received: scores of shapes {received}"
+        )
+    return {c: np.asarray(scores[c.targets[0]]) for c in pruner.compactors}
+
+
+def _ordered(scores: Mapping[Compactor, np.ndarray]) -> list[tuple[Compactor, int]]:
     """All rows, the smallest scores first; equal ones in graph order."""
-    rows = [(c, row) for c in compactors for row in range(c.width)]
-    order = np.argsort(np.concatenate(scores), kind="stable")
+    rows = [(c, row) for c, values in scores.items() for row in range(len(values))]
+    order = np.argsort(np.concatenate(list(scores.values())), kind="stable")
     return [rows[number] for number in order]
 
 

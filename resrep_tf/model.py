@@ -1,6 +1,6 @@
 """The re-parameterised model: two optimizers and a training step that forgets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -79,25 +79,6 @@ class ResRepModel(keras.Model):
         if not self._trains_filters:
             return None
         return [np.asarray(c.norms_at_start) for c in self.compactors]
-
-    def by_compactor(
-        self, name: str, scores: Mapping[str, Sequence[float]]
-    ) -> list[np.ndarray]:
-        """For each compactor, what `scores` has for its rows.
-
-        Args:
-            name: The argument that `scores` was given as, for errors.
-            scores: For each target layer's name (the first of a compactor's), a
-                number for each row, as `criteria.score` gives them.
-        """
-        expected = {c.targets[0]: (c.width,) for c in self.compactors}
-        received = {target: np.shape(values) for target, values in scores.items()}
-        if received != expected:
-            raise ValueError(
-                f"`{name}` must have an array for each target layer, of shapes "
-                f"{expected}. Received: {name} of shapes {received}"
-            )
-        return [np.asarray(scores[c.targets[0]]) for c in self.compactors]
 
     @property
     def compactor_momentum(self) -> float | None:

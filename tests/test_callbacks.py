@@ -372,47 +372,6 @@ def test_auto_forgets_in_time_what_has_grown_before_it_was_masked():
     assert selection.plan.forgotten_by == 100  # A quarter of the run.
 
 
-def importance_of(pruner, worthless):
-    """Layers by name, their channels worth 1 each but for those of `worthless`."""
-    importance = {c.targets[0]: np.ones(c.width) for c in pruner.compactors}
-    for name, rows in worthless.items():
-        importance[name][rows] = 1e-3
-    return importance
-
-
-def test_norms_are_weighed_by_what_channels_are_worth():
-    worthless = {"hidden_0": [1, 4], "hidden_1": [0, 2, 5]}
-    pruner = pruner_of()
-    selection = ChannelSelection(
-        0.9,
-        warmup_steps=1,
-        interval=100,
-        step=5,
-        importance=importance_of(pruner, worthless),
-    )
-    fit(pruner, selection, batches=1)
-    for compactor in pruner.compactors:
-        found = np.flatnonzero(np.asarray(compactor.mask) < 0.5)
-        assert found.tolist() == worthless[compactor.targets[0]]
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"hidden_1": None}, "an array for each target layer.*Received: importance of"),
-        ({"hidden_1": np.ones(5)}, r"'hidden_1': \(6,\).*'hidden_1': \(5,\)"),
-        ({"hidden_1": -np.ones(6)}, "finite and not negative. Received: importance="),
-        ({"hidden_1": np.full(6, np.nan)}, "finite and not negative. Received: "),
-    ],
-)
-def test_wrong_importance(change, message):
-    pruner = pruner_of()
-    importance = importance_of(pruner, {}) | change
-    importance = {name: v for name, v in importance.items() if v is not None}
-    with pytest.raises(ValueError, match=message):
-        fit(pruner, ChannelSelection(0.5, importance=importance), Never())
-
-
 def test_auto_stops_selecting_once_the_target_is_met():
     """Rows that are exchanged late would not be forgotten in time."""
     counts = {}

@@ -149,7 +149,7 @@ def test_flagfiles_can_name_recipes(tmp_path, weights):
     file = tmp_path / "mine.flags"
     file.write_text(f"# Mine\n--recipe=cifar10_resnet20_cpu\n\n--epochs=1\n{weights}\n")
     chosen, _ = settings.parse([f"--flagfile={file}"])
-    assert (chosen.arch, chosen.epochs, chosen.importance) == ("resnet20", 1, "taylor")
+    assert (chosen.arch, chosen.epochs, chosen.flops_target) == ("resnet20", 1, 0.5)
 
 
 def test_an_unknown_recipe_gets_the_nearest():

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras import layers
 
 import resrep_tf
-from resrep_tf import criteria, data
+from resrep_tf import data
 from resrep_tf.commands import convert, evaluate, evaluation, pipeline, training
 from resrep_tf.commands.errors import CommandError
 from resrep_tf.commands.methods import leftover
@@ -377,24 +377,6 @@ def test_a_run_that_is_too_short_says_so(flags, tmp_path):
     assert "not forgotten yet" not in printed
     kept = load(tmp_path / "kept" / "pruned.keras")
     assert resrep_tf.count_flops(load(dropped)) < resrep_tf.count_flops(kept)
-
-
-def test_norms_are_weighed_as_asked(flags, tmp_path):
-    """Where all norms are still 1, a score alone decides, as in pruning at once."""
-    at_once = [
-        *("--schedule=paper", "--warmup_epochs=0", "--selection_step=99"),
-        *("--base_epochs=0", "--epochs=1", "--steps_per_epoch=2"),
-        *("--learning_rate=1e-9", "--importance=l2", "--noexport"),
-    ]
-    command(pipeline.run, *flags, *at_once, f"--output={tmp_path}")
-    base = load(tmp_path / "base.keras")
-    scores = criteria.score(base, "l2")
-    pruner = load(tmp_path / "pruner.keras")
-    masked = [np.asarray(compactor.mask) < 0.5 for compactor in pruner.compactors]
-    worth = [scores[compactor.targets[0]] for compactor in pruner.compactors]
-    assert any(mask.any() for mask in masked)
-    largest = max(w[m].max(initial=0) for w, m in zip(worth, masked, strict=True))
-    assert all((w[~m] > largest).all() for w, m in zip(worth, masked, strict=True))
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(flags, tmp_path):

@@ -20,7 +20,7 @@ from resrep_tf.commands.checkpoints import transfer
 from resrep_tf.commands.errors import blame
 from resrep_tf.commands.settings import Settings
 from resrep_tf.commands.snapshots import Snapshots
-from resrep_tf.commands.train_flags import EQUAL, MINIMAL
+from resrep_tf.commands.train_flags import MINIMAL
 from resrep_tf.commands.training import Trainer
 from resrep_tf.conversion_report import LayerChange
 
@@ -103,22 +103,12 @@ class Method(abc.ABC):
             return "all"
         return re.compile(settings.targets)
 
-    def _evidence(self, base: keras.Model) -> dict[str, Any]:
-        """What criteria may look at, the same for all workers."""
-        data = dataclasses.replace(self.trainer.data, num_shards=1, shard_index=0)
-        return {
-            "data": data.train_from(0).take(BATCHES),
-            "loss": evaluation.compile_arguments(base, data.classes)["loss"],
-            "seed": self.settings.seed,
-        }
-
 
 class ResRep(Method):
     """Re-parameterise, forget, convert; with `--noreset`, the Lasso alone."""
 
     def check(self, base):
         self._plan(self._wrap(base))
-        self._importance(base)
 
     def _wrap(self, base: keras.Model) -> resrep_tf.ResRepModel:
         """The wrapped, compiled model."""
@@ -147,18 +137,6 @@ class ResRep(Method):
                 **self._selection(),
             )
 
-    def _importance(self, base: keras.Model) -> dict[str, np.ndarray] | None:
-        """What channels are worth, from the base alone: the same after a restart."""
-        if self.settings.importance == EQUAL:
-            return None
-        with blame("importance"):
-            return criteria.score(
-                base,
-                self.settings.importance,
-                self._targets(),
-                **self._evidence(base),
-            )
-
     def _selection(self) -> dict[str, Any]:
         settings, steps = self.settings, self.trainer.steps_per_epoch
         return {
@@ -184,7 +162,6 @@ class ResRep(Method):
             callback = resrep_tf.ChannelSelection(
                 settings.flops_target,
                 total_steps=settings.epochs * self.trainer.steps_per_epoch,
-                importance=self._importance(base),
                 **self._selection(),
             )
         else:
@@ -268,11 +245,16 @@ class OneShot(Method):
                 return student
             if settings.method == "shrink":
                 return criteria.shrink(base, settings.flops_target, **constraints)
+            # All workers look at the same images.
+            data = dataclasses.replace(self.trainer.data, num_shards=1, shard_index=0)
+            losses = evaluation.compile_arguments(base, data.classes)
             return criteria.prune_by_scores(
                 base,
                 settings.method,
                 settings.flops_target,
-                **self._evidence(base),
+                data=data.train_from(0).take(BATCHES),
+                loss=losses["loss"],
+                seed=settings.seed,
                 **constraints,
             )
 

@@ -23,7 +23,7 @@ CHANGEABLE = (
 # Flags that other methods than ResRep do not look at.
 FORGETTING = (
     *("compactor", "schedule", "reset", "remove", "lasso_strength"),
-    *("masked_strength", "importance", "selection_step", "selection_interval"),
+    *("masked_strength", "selection_step", "selection_interval"),
     *("warmup_epochs", "compactor_momentum", "epsilon", "snap", "drop_masked"),
     "snapshot_epochs",
 )
@@ -55,7 +55,6 @@ class Settings:
     remove: str
     lasso_strength: float
     masked_strength: float | None
-    importance: str
     selection_step: int
     selection_interval: int
     warmup_epochs: float

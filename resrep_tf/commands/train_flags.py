@@ -21,8 +21,6 @@ The networks' outputs are logits, without a softmax.
 """
 RATE_SCHEDULES = ("cosine", "constant", "step")
 METHODS = ("resrep", "finetune", "shrink", *CRITERIA)
-EQUAL = "equal"
-IMPORTANCES = (EQUAL, *(name for name in CRITERIA if name not in ("random", "uniform")))
 REMOVALS = SMALLEST, MINIMAL = ("smallest", "minimal")
 PRECISIONS = ("float32", "bfloat16", "float16")
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
@@ -152,14 +150,6 @@ def _define_forgetting(flags: FlagSet) -> None:
         "Its strength on masked rows. By default the same, as in the paper, unless "
         "--schedule=auto finds that they need more to be forgotten in time.",
         lower=0,
-    )
-    flags.choice(
-        "importance",
-        EQUAL,
-        IMPORTANCES,
-        "What a channel is worth, by which its norm is multiplied before norms are "
-        "compared: equal, as in the paper, or a score of the base, for runs that are "
-        "too short for norms to tell channels apart.",
     )
     flags.integer("selection_step", 4, "Channels more per selection, theta.", lower=1)
     flags.integer(
