@@ -20,14 +20,13 @@ rows are below a small epsilon only when the learning rate has decayed far enoug
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from resrep_tf.flops import FlopsMeter
-from resrep_tf.selection import check_target, largest_reduction, select
+from resrep_tf.selection import check_target
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
 # early leaves the rest of the run, at a high learning rate, to make up for it; on runs
@@ -137,7 +136,8 @@ def make_plan(
     """Predicts when a run reaches its target and when the last row is forgotten.
 
     Args:
-        rows_to_mask: Number of rows to mask for the target; see `rows_for_target`.
+        rows_to_mask: Number of rows to mask for the target; see
+            `resrep_tf.selection.rows_for_target`.
         total_steps: Length of the run in optimizer steps.
         learning_rate: A constant, one value for each step, or a function of the step,
             such as a Keras schedule. A function is called for at most 512 steps and
@@ -188,64 +188,6 @@ def make_plan(
         return plan
     remedy = _remedy(derived, constants, rates, epsilon)
     return dataclasses.replace(plan, advice=f"{plan.advice} {remedy}")
-
-
-def rows_for_target(
-    spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
-    min_width: int = 1,
-    round_to: int = 1,
-) -> int:
-    """Estimates, before training, how many compactor rows the target will take.
-
-    It thins all spaces evenly. Training decides otherwise in detail, but the number
-    of rows comes out similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the
-    network that the paper's authors published has lost 3,242.
-
-    Args:
-        spaces: For each compactor, the channel ids of its rows.
-        meter: Counts the FLOPs. It is reset.
-        flops_target: Fraction of the FLOPs to remove.
-        min_width: As in `select`.
-        round_to: As in `select`.
-
-    Returns:
-        The number of rows to mask.
-    """
-    ranks = [np.arange(len(channels)) / len(channels) for channels in spaces]
-    rows, _ = smallest_rows(ranks, spaces, meter, flops_target, min_width, round_to)
-    return rows
-
-
-def smallest_rows(
-    norms: Sequence[np.ndarray],
-    spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
-    min_width: int = 1,
-    round_to: int = 1,
-) -> tuple[int, float]:
-    """Tells which rows the target would take by norms that differ from the start.
-
-    Args:
-        norms: For each compactor, the norms of its rows.
-        spaces, meter, flops_target, min_width, round_to: As in `rows_for_target`.
-
-    Returns:
-        The number of rows to mask, and the largest norm among them.
-    """
-    selection = select(
-        norms, spaces, meter, flops_target, min_width=min_width, round_to=round_to
-    )
-    if not selection.target_met:
-        largest = largest_reduction(spaces, meter, min_width, round_to)
-        raise ValueError(
-            f"`flops_target` is out of reach: at most {largest:.4f} of the FLOPs can "
-            f"be removed. Received: flops_target={flops_target}"
-        )
-    masked = np.concatenate(selection.masks) < 0.5
-    return selection.masked, float(np.concatenate(norms)[masked].max())
 
 
 # === Prediction ===

@@ -8,9 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.flops import FlopsMeter
-from resrep_tf.planning import Plan, make_plan, rows_for_target, smallest_rows
+from resrep_tf.planning import Plan, make_plan
 from resrep_tf.replicas import number
-from resrep_tf.selection import largest_reduction
+from resrep_tf.selection import largest_reduction, rows_for_target, smallest_rows
 
 WARMUP_EPOCHS = 5
 

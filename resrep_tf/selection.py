@@ -138,6 +138,64 @@ def largest_reduction(
     return _removed_fraction(meter)
 
 
+def rows_for_target(
+    spaces: Sequence[np.ndarray],
+    meter: FlopsMeter,
+    flops_target: float,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> int:
+    """Estimates, before training, how many compactor rows the target will take.
+
+    It thins all spaces evenly. Training decides otherwise in detail, but the number
+    of rows comes out similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the
+    network that the paper's authors published has lost 3,242.
+
+    Args:
+        spaces: For each compactor, the channel ids of its rows.
+        meter: Counts the FLOPs. It is reset.
+        flops_target: Fraction of the FLOPs to remove.
+        min_width: As in `select`.
+        round_to: As in `select`.
+
+    Returns:
+        The number of rows to mask.
+    """
+    ranks = [np.arange(len(channels)) / len(channels) for channels in spaces]
+    rows, _ = smallest_rows(ranks, spaces, meter, flops_target, min_width, round_to)
+    return rows
+
+
+def smallest_rows(
+    norms: Sequence[np.ndarray],
+    spaces: Sequence[np.ndarray],
+    meter: FlopsMeter,
+    flops_target: float,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> tuple[int, float]:
+    """Tells which rows the target would take by norms that differ from the start.
+
+    Args:
+        norms: For each compactor, the norms of its rows.
+        spaces, meter, flops_target, min_width, round_to: As in `rows_for_target`.
+
+    Returns:
+        The number of rows to mask, and the largest norm among them.
+    """
+    selection = select(
+        norms, spaces, meter, flops_target, min_width=min_width, round_to=round_to
+    )
+    if not selection.target_met:
+        largest = largest_reduction(spaces, meter, min_width, round_to)
+        raise ValueError(
+            f"`flops_target` is out of reach: at most {largest:.4f} of the FLOPs can "
+            f"be removed. Received: flops_target={flops_target}"
+        )
+    masked = np.concatenate(selection.masks) < 0.5
+    return selection.masked, float(np.concatenate(norms)[masked].max())
+
+
 def check_target(flops_target: float) -> None:
     """Raises unless `flops_target` is a fraction to remove, strictly in (0, 1)."""
     if not 0 < flops_target < 1:

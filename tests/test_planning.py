@@ -1,15 +1,10 @@
 import json
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from resrep_tf.flops import FlopsMeter, Term
-from resrep_tf.planning import make_plan, rows_for_target, smallest_rows
-
-BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks" / "selection.py"
+from resrep_tf.planning import make_plan
 
 
 def cosine(steps, peak=0.01):
@@ -338,41 +333,6 @@ def test_prints_well_and_survives_json():
     assert "step 1,900 (38% of the run)" in text
     assert f"no. {plan.advice}" in text
     assert max(map(len, text.splitlines()[:-1])) <= 88
-
-
-def test_rows_for_target():
-    # One layer between pinned ones: rows and FLOPs are proportional.
-    terms = [
-        Term("a", 1, ([0], np.arange(1, 11))),
-        Term("b", 1, (np.arange(1, 11), [0])),
-    ]
-    spaces, meter = [np.arange(1, 11)], FlopsMeter(terms, 11)
-    assert rows_for_target(spaces, meter, 0.3) == 3
-    assert rows_for_target(spaces, meter, 0.31) == 4
-    assert rows_for_target(spaces, meter, 0.3, round_to=4) == 6
-    with pytest.raises(ValueError, match=r"at most 0\.9000.*flops_target=0\.95"):
-        rows_for_target(spaces, meter, 0.95)
-    with pytest.raises(ValueError, match=r"at most 0\.5000.*flops_target=0\.6"):
-        rows_for_target(spaces, meter, 0.6, min_width=5)
-
-
-def test_rows_of_different_norms_for_a_target():
-    # Two layers between pinned ones: rows and FLOPs are proportional.
-    ids = [np.arange(1, 6), np.arange(6, 11)]
-    terms = [Term(f"{i}", 1, ([0], channels)) for i, channels in enumerate(ids)]
-    meter = FlopsMeter(terms, 11)
-    norms = [np.array([7.0, 8, 1, 9, 10]), np.array([2.0, 3, 4, 5, 6])]
-    assert smallest_rows(norms, ids, meter, 0.3) == (3, 3.0)
-    # The last row of the second layer stays, so it takes one of norm 7.
-    assert smallest_rows(norms, ids, meter, 0.6) == (6, 7.0)
-    assert smallest_rows(norms, ids, meter, 0.6, min_width=2) == (6, 8.0)
-    with pytest.raises(ValueError, match=r"at most 0\.8000.*flops_target=0\.9"):
-        smallest_rows(norms, ids, meter, 0.9)
-
-
-def test_rows_for_target_of_resnet50():
-    terms, spaces, num_channels = runpy.run_path(str(BENCHMARK))["resnet50"]()
-    assert rows_for_target(spaces, FlopsMeter(terms, num_channels), 0.545) == 3675
 
 
 @pytest.mark.parametrize(

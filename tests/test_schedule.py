@@ -8,8 +8,9 @@ from keras.optimizers import SGD, Adam, LossScaleOptimizer
 from support import randomise
 
 import resrep_tf
-from resrep_tf.planning import make_plan, rows_for_target
+from resrep_tf.planning import make_plan
 from resrep_tf.schedule import check_reachable, rate_of
+from resrep_tf.selection import rows_for_target
 
 LOSS = "sparse_categorical_crossentropy"
 
