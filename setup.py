@@ -24,7 +24,7 @@ PLOTS = ["matplotlib>=3.9"]
 EXTRAS = {
     "plots": PLOTS,
     "onnx": ["onnx>=1.17", "tf2onnx>=1.17"],
-    # The networks of keras-hub in tests/test_zoo.py and benchmarks/zoo.py.
+    # The networks of keras-hub in tests/rules/test_zoo.py and benchmarks/zoo.py.
     "zoo": ["keras-hub>=0.32"],
     # tensorflow 2.21 no longer brings it along.
     "tensorboard": ["tensorboard>=2.20"],

@@ -30,11 +30,11 @@ import numpy as np
 
 import resrep_tf
 from resrep_tf import data, models
-from resrep_tf.commands import evaluation
-from resrep_tf.commands.checkpoints import Checkpoint, Checkpoints, Position, values
-from resrep_tf.commands.interruption import Interruption
-from resrep_tf.commands.loop import Loop, build_state
-from resrep_tf.commands.workers import start
+from resrep_tf.cli.interruption import Interruption
+from resrep_tf.cli.workers import start
+from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.train.checkpoints import Checkpoint, Checkpoints, Position, values
+from resrep_tf.train.loop import Loop, build_state
 
 BATCH, EVERY, LIMIT = 64, 200, 0.02
 

@@ -22,9 +22,9 @@ import numpy as np
 # A checkout works without being installed.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from resrep_tf import flops
-from resrep_tf.flops import FlopsMeter, Term
-from resrep_tf.selection import select
+from resrep_tf.budget import flops
+from resrep_tf.budget.flops import FlopsMeter, Term
+from resrep_tf.pruning.selection import select
 
 # Blocks and internal width of each stage.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))

@@ -4,7 +4,7 @@ From the project's root:
 
     python benchmarks/zoo.py [--networks REGEX] [--fresh]
 
-Measures the networks of `tests/networks.py` that have no figures in
+Measures the networks of `tests/support/networks.py` that have no figures in
 `benchmarks/zoo.json` yet (with `--fresh`, all that the expression finds), one after
 the other, and writes `docs/zoo.md` from that file. An interrupted run can be taken up.
 Networks of keras-hub are left as they are if it is not installed.
@@ -33,15 +33,15 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 import keras
 import numpy as np
-from hub_presets import TRANSFORMERS
-from networks import HUB, NETWORKS, Network
-from support import TOLERANCE, forget_at_random, outputs, precision, randomise
 
 import resrep_tf
-from resrep_tf import flops
-from resrep_tf.graph import ChannelGraph
+from resrep_tf.budget import flops
+from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.rules import rule_for
-from resrep_tf.verify import compare
+from resrep_tf.surgery.verify import compare
+from support.checks import TOLERANCE, forget_at_random, outputs, precision, randomise
+from support.hub_presets import TRANSFORMERS
+from support.networks import HUB, NETWORKS, Network
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "benchmarks" / "zoo.json"
@@ -174,7 +174,8 @@ python benchmarks/zoo.py
 Differences and seconds are taken at the smallest input that a network accepts (32 × 32
 for most), with 10 classes. Preprocessing layers are left out where Keras has a switch
 for it. Those of keras-hub are small networks made from constructor arguments (see
-`tests/hub_presets.py`), with a head for classification, segmentation or detection.
+`tests/support/hub_presets.py`), with a head for classification, segmentation or
+detection.
 """
 
 REASONS = """\

@@ -1,0 +1,1 @@
+"""What ResRep is compared with: criteria, the minimal structure, ablations."""

@@ -1,0 +1,325 @@
+"""Other ways to choose channels, to compare ResRep with.
+
+A criterion gives every channel a score at once, from the trained model alone; the
+channels of the smallest scores go. What may go, when the budget is met and how
+channels are taken out is the same code for all of them and for ResRep.
+
+Scores of all layers are sorted in one list, as the paper does for its
+pruned-and-finetuned baseline (Table 3). The scores of `l1` and `l2` grow with the
+number of weights of a filter and are taken as they are, which is what the paper and
+the common tools do. `fpgm` was published for a fixed rate in every layer, so its
+scores are divided by their layer's mean. A space that several layers make (a residual
+stream) has the sum of their scores.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
+from resrep_tf.graph.targets import (
+    Targets,
+    check_finite,
+    check_not_wrapped,
+    choose_spaces,
+)
+from resrep_tf.pruning import selection
+from resrep_tf.pruning.planning import check_reachable
+from resrep_tf.rules.kernels import read
+from resrep_tf.surgery.slicing import reinitialise, slice_graph, space_name
+
+Batches = Iterable[tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a criterion may look at beside the weights.
+
+    Attributes:
+        model: The trained model.
+        data: Batches of (inputs, targets), if given.
+        loss: The loss, if given or compiled.
+        seed: For chance.
+    """
+
+    model: keras.Model
+    data: Batches | None = None
+    loss: Any = None
+    seed: int = 0
+
+
+# From spaces of channels to a score for each channel of each of them.
+Criterion = Callable[[list[Space], Evidence], list[np.ndarray]]
+
+
+# === Criteria ===
+
+
+def random(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """Chance: what any criterion has to beat."""
+    rng = np.random.default_rng(evidence.seed)
+    return [rng.random(space.width) for space in spaces]
+
+
+def uniform(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """The same share of all spaces, whatever their weights.
+
+    Channels go from the last to the first, at equal pace everywhere.
+    """
+    return [np.arange(space.width, 0, -1) / space.width for space in spaces]
+
+
+def l1(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """The sum of a filter's absolute weights (Li et al., 2017)."""
+    return _summed(spaces, lambda producer: np.abs(_filters(producer)).sum(axis=1))
+
+
+def l2(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """A filter's Euclidean norm: the paper's pruned-and-finetuned baseline."""
+    return _summed(spaces, lambda producer: np.linalg.norm(_filters(producer), axis=1))
+
+
+def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """How far a filter is from the others of its layer (He et al., 2019).
+
+    The sum of its Euclidean distances to them, relative to the layer's mean. The
+    smallest is the filter nearest to the geometric median, which the others can
+    replace best.
+    """
+
+    def remoteness(producer: Producer) -> np.ndarray:
+        products = _filters(producer) @ _filters(producer).T
+        squares = np.diag(products)
+        # (a - b)^2 = a^2 + b^2 - 2ab, which rounding may bring below zero.
+        squared = squares[:, None] + squares[None, :] - 2 * products
+        distances = np.sqrt(np.maximum(squared, 0.0)).sum(axis=1)
+        return distances / (distances.mean() or 1.0)
+
+    return _summed(spaces, remoteness)
+
+
+def bn_gamma(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """The absolute scale of the BatchNorm behind a layer (Liu et al., 2017)."""
+    return _summed(spaces, lambda producer: np.abs(read(_gamma(producer, "bn_gamma"))))
+
+
+def taylor(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
+    """What removing a channel does to the loss, to first order (Molchanov, 2019).
+
+    `(gamma * dL/dgamma) ** 2` for the scale of the BatchNorm behind a layer, averaged
+    over batches. L is a batch's mean loss, with BatchNorms as in inference.
+    """
+    if evidence.data is None:
+        raise ValueError(
+            "`taylor` needs `data`: batches of (inputs, targets). Received: data=None"
+        )
+    if evidence.loss is None:
+        raise ValueError(
+            "`taylor` needs a `loss`, or a compiled model. Received: loss=None"
+        )
+    model, loss = evidence.model, keras.losses.get(evidence.loss)
+    producers = [producer for space in spaces for producer in space.producers]
+    gammas = [_gamma(producer, "taylor").value for producer in producers]
+
+    @tf.function(reduce_retracing=True)
+    def gradients(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch(gammas)  # Those of frozen layers too.
+            value = loss(y, model(x, training=False))
+        return tape.gradient(value, gammas)
+
+    totals, batches = [0.0] * len(gammas), 0
+    for x, y in evidence.data:
+        for number, gradient in enumerate(gradients(x, y)):
+            totals[number] += np.square(read(gammas[number]) * read(gradient))
+        batches += 1
+    if not batches:
+        raise ValueError(f"`data` must not be empty. Received: data={evidence.data!r}")
+    scores = {
+        id(producer): total / batches
+        for producer, total in zip(producers, totals, strict=True)
+    }
+    return _summed(spaces, lambda producer: scores[id(producer)])
+
+
+CRITERIA: dict[str, Criterion] = {
+    function.__name__: function
+    for function in (random, uniform, l1, l2, fpgm, bn_gamma, taylor)
+}
+
+
+def _summed(
+    spaces: list[Space], scorer: Callable[[Producer], np.ndarray]
+) -> list[np.ndarray]:
+    return [sum(scorer(producer) for producer in space.producers) for space in spaces]
+
+
+def _filters(producer: Producer) -> np.ndarray:
+    """A layer's filters as (outputs, weights), in float64."""
+    variable, axis = producer.calls[0].rule.filters(producer.layer)
+    filters = np.moveaxis(read(variable), axis, 0)
+    return filters.reshape(len(filters), -1)
+
+
+def _gamma(producer: Producer, criterion: str) -> keras.Variable:
+    norm = producer.batchnorm
+    if norm is None or not norm.scale:
+        raise ValueError(
+            f"`{criterion}` scores a layer by the BatchNormalization directly behind "
+            f"it, and `{producer.name}` has none with a scale. Leave it out of "
+            f"`targets`, or take another of {sorted(CRITERIA)}. "
+            f"Received: criterion={criterion!r}"
+        )
+    return norm.gamma
+
+
+# === Scoring and pruning ===
+
+
+def score(
+    model: keras.Model,
+    criterion: str | Criterion,
+    targets: Targets = None,
+    *,
+    data: Batches | None = None,
+    loss: Any = None,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Scores the channels of a trained model; those of small scores can go first.
+
+    Args:
+        model: A Functional or Sequential model.
+        criterion: `"random"`, `"l1"`, `"l2"`, `"fpgm"`, `"taylor"`, `"bn_gamma"` or
+            `"uniform"`; or a function of your own, from the spaces of channels and
+            the `Evidence` to an array for each of them.
+        targets: Which layers, as in `resrep_tf.wrap`.
+        data: For `"taylor"`, batches of (inputs, targets).
+        loss: For `"taylor"`, a Keras loss; by default that of the compiled model.
+        seed: For `"random"`.
+
+    Returns:
+        For each space of channels, by the name of the first layer that makes it, a
+        score for each channel.
+    """
+    graph, spaces = _read(model, targets)
+    return _score(graph, spaces, criterion, data=data, loss=loss, seed=seed)
+
+
+def prune_by_scores(
+    model: keras.Model,
+    scores: str | Criterion | Mapping[str, np.ndarray],
+    flops_target: float,
+    targets: Targets = None,
+    *,
+    data: Batches | None = None,
+    loss: Any = None,
+    seed: int = 0,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> keras.Model:
+    """Removes the channels of the smallest scores until the FLOPs target is met.
+
+    The result has the same layers, BatchNorms included, and is to be finetuned.
+
+    Args:
+        model: A trained Functional or Sequential model; it is not changed.
+        scores: A criterion, or scores as `score` returns them.
+        flops_target: The fraction of FLOPs to remove, between 0 and 1.
+        targets: Which layers, as in `resrep_tf.wrap`.
+        data: As in `score`.
+        loss: As in `score`.
+        seed: As in `score`.
+        min_width: The least number of channels that a layer keeps.
+        round_to: Makes widths multiples of this, within the same budget.
+
+    Example:
+
+    ```python
+    slim = criteria.prune_by_scores(model, "l2", flops_target=0.5)
+    slim.compile("sgd", "sparse_categorical_crossentropy")
+    slim.fit(data, epochs=10)
+    ```
+    """
+    graph, spaces = _read(model, targets)
+    if not isinstance(scores, Mapping):
+        scores = _score(graph, spaces, scores, data=data, loss=loss, seed=seed)
+    names = [space_name(graph, space) for space in spaces]
+    if set(scores) != set(names):
+        raise ValueError(
+            f"`scores` must have the spaces of `targets`: {names}. "
+            f"Received: scores of {list(scores)}"
+        )
+    channels = [space.channels for space in spaces]
+    check_reachable(channels, graph.meter, flops_target, min_width, round_to)
+    chosen = selection.select(
+        [scores[name] for name in names],
+        channels,
+        graph.meter,
+        flops_target,
+        min_width=min_width,
+        round_to=round_to,
+    )
+    keep = dict(zip(spaces, (mask > 0.5 for mask in chosen.masks), strict=True))
+    return slice_graph(graph, keep)
+
+
+def shrink(
+    model: keras.Model,
+    flops_target: float,
+    targets: Targets = None,
+    min_width: int = 1,
+    round_to: int = 1,
+) -> keras.Model:
+    """The same architecture, uniformly narrower, with fresh weights.
+
+    The paper's second baseline (Table 3): every target layer keeps the same share of
+    its channels. Weights come from the layers' initializers; Keras's global seed
+    decides which.
+
+    Args:
+        model: A Functional or Sequential model; its weights do not matter.
+        flops_target: The fraction of FLOPs to remove, between 0 and 1.
+        targets: Which layers, as in `resrep_tf.wrap`.
+        min_width: The least number of channels that a layer keeps.
+        round_to: Makes widths multiples of this, within the same budget.
+    """
+    # Fresh before and after: a fresh BatchNorm leaves no constants of removed
+    # channels that would need biases, and a fresh kernel has the scale that an
+    # initializer gives to its new number of inputs.
+    slim = prune_by_scores(
+        reinitialise(model),
+        "uniform",
+        flops_target,
+        targets,
+        min_width=min_width,
+        round_to=round_to,
+    )
+    return reinitialise(slim)
+
+
+def _read(model: keras.Model, targets: Targets) -> tuple[ChannelGraph, list[Space]]:
+    graph = ChannelGraph(model)
+    check_not_wrapped(graph)
+    check_finite(graph)
+    return graph, choose_spaces(graph, targets)
+
+
+def _score(
+    graph: ChannelGraph, spaces: list[Space], criterion: str | Criterion, **given: Any
+) -> dict[str, np.ndarray]:
+    if isinstance(criterion, str):
+        if criterion not in CRITERIA:
+            raise ValueError(
+                f"`criterion` must be one of {sorted(CRITERIA)}. "
+                f"Received: criterion={criterion!r}"
+            )
+        criterion = CRITERIA[criterion]
+    if given["loss"] is None:
+        given["loss"] = getattr(graph.model, "loss", None)
+    scores = criterion(spaces, Evidence(graph.model, **given))
+    names = (space_name(graph, space) for space in spaces)
+    return dict(zip(names, scores, strict=True))

@@ -1,0 +1,1 @@
+"""What channels cost."""

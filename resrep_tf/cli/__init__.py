@@ -1,0 +1,1 @@
+"""What the commands share: flags, recipes, errors, the output folder, workers."""

@@ -1,0 +1,267 @@
+"""The base model that `--arch` names."""
+
+import ast
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf import models
+from resrep_tf.cli.errors import CommandError, blame
+
+_KERAS = "keras:"
+# What this command decides itself about a network of keras.applications.
+_DECIDED = ("input_shape", "classes", "weights", "include_top", "classifier_activation")
+
+
+def kind(arch: str) -> str:
+    """Whether a network is one of this `"package"`, `"keras"`'s or in a `"file"`."""
+    if arch.startswith(_KERAS):
+        return "keras"
+    if arch.endswith(".keras") or os.sep in arch:
+        return "file"
+    return "package"
+
+
+def check(arch: str, options: dict[str, Any]) -> None:
+    """Raises if there is no such network, without building anything."""
+    where = kind(arch)
+    if where == "file":
+        if not os.path.isfile(_path(arch)) or not arch.endswith(".keras"):
+            raise CommandError(
+                "`--arch` must be a name or an existing .keras file. "
+                f"Received: --arch={arch}"
+            )
+        if options:
+            raise CommandError(
+                "`--arch_options` are for networks that are built by name, not for a "
+                f".keras file. Received: --arch_options={options}"
+            )
+    elif where == "keras":
+        _application(arch)
+    elif arch not in models.names():
+        near = difflib.get_close_matches(arch.lower(), models.names(), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise CommandError(
+            f"`--arch` must be one of: {', '.join(models.names())}; keras:NAME; or the "
+            f"path of a .keras file.{hint} Received: --arch={arch}"
+        )
+
+
+def published_for(arch: str) -> str:
+    """The data set that a network of this package was published for."""
+    check(arch, {})
+    if kind(arch) != "package":
+        raise CommandError(
+            f"`--dataset` is needed with `--arch={arch}`. Received: no --dataset"
+        )
+    return "imagenet2012" if models.default_classes(arch) == 1000 else "cifar10"
+
+
+def parse_options(items: Sequence[str]) -> dict[str, Any]:
+    """Reads `name=value` pairs; values are Python literals or else strings."""
+    options = {}
+    # The commas within brackets do not separate options.
+    whole = re.split(r",(?![^(\[]*[)\]])", ",".join(items)) if items else []
+    for item in whole:
+        name, separator, value = item.partition("=")
+        if not separator or not name.isidentifier():
+            raise CommandError(
+                "`--arch_options` must be a list of name=value, separated by commas. "
+                f"Received: --arch_options={','.join(items)}"
+            )
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
+
+
+def build(
+    arch: str,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    options: dict[str, Any],
+    weight_decay: float | None = None,
+    init_weights: str | None = None,
+) -> keras.Model:
+    """Builds or loads a network, and fills it with weights if there are any.
+
+    Args:
+        arch: As `--arch`.
+        input_shape: Height, width and channels of one image of the data.
+        classes: Number of classes of the data.
+        options: As `--arch_options`, parsed.
+        weight_decay: L2 on convolution and dense kernels. None leaves a loaded model
+            as it is.
+        init_weights: As `--init_weights`.
+    """
+    for name in ("input_shape", "classes"):
+        if name in options:
+            raise CommandError(
+                f"`--arch_options`: `{name}` follows from the data; see `--dataset` "
+                f"and `--image_size`. Received: --arch_options={options}"
+            )
+    with blame("arch"):
+        if kind(arch) == "package":
+            decay = {} if weight_decay is None else {"weight_decay": weight_decay}
+            model = models.build(arch, input_shape, classes, **(decay | options))
+        else:
+            if kind(arch) == "keras":
+                model = _build_application(arch, input_shape, classes, options)
+            else:
+                model = load_file(arch)
+            if weight_decay is not None:
+                model = _decayed(model, weight_decay)
+    check_fits(model, input_shape, classes, "arch")
+    if keras.config.dtype_policy().name.startswith("mixed") and kind(arch) != "file":
+        model = in_float32(model, only=model.output_names)
+    if init_weights is not None:
+        with blame("init_weights"):
+            models.load_weights(model, init_weights)
+    return model
+
+
+def load_file(arch: str) -> keras.Model:
+    """The model in a .keras file."""
+    with blame("arch"):
+        return keras.models.load_model(_path(arch), compile=False)
+
+
+def _path(arch: str) -> str:
+    # Shells do not do this behind an equals sign.
+    return os.path.expanduser(arch)
+
+
+def check_fits(
+    model: keras.Model, input_shape: tuple[int, int, int], classes: int, flag: str
+) -> None:
+    """Raises if a model does not classify images like those of the data."""
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise CommandError(
+            f"`--{flag}` must be a model with one input and one output. Received: "
+            f"{len(model.inputs)} inputs and {len(model.outputs)} outputs"
+        )
+    tensors = model.inputs[0], model.outputs[0]
+    images, outputs = (tf.TensorShape(tensor.shape) for tensor in tensors)
+    check_shapes(images, outputs, input_shape, classes, flag)
+
+
+def check_shapes(
+    images: tf.TensorShape,
+    outputs: tf.TensorShape,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    flag: str,
+) -> None:
+    """Raises if a model's inputs and outputs are not those that the data ask for."""
+    if not (
+        images.is_compatible_with((None, *input_shape))
+        and outputs.is_compatible_with((None, classes))
+    ):
+        raise CommandError(
+            f"`--{flag}` must fit the data, images of {input_shape} and {classes} "
+            "classes; see `--dataset` and `--image_size`. "
+            f"Received: a model from {images[1:]} to {outputs[1:]}"
+        )
+
+
+def gives_logits(model: keras.Model) -> bool:
+    """Whether a model's outputs are logits, and not yet probabilities."""
+    if isinstance(model, keras.Sequential):
+        last = model.layers[-1]
+    else:
+        named = {layer.name: layer for layer in model.layers}
+        last = named.get(model.output_names[0])
+    if isinstance(last, keras.Model):
+        return gives_logits(last)
+    if isinstance(last, keras.layers.Softmax):
+        return False
+    return getattr(last, "activation", None) is not keras.activations.softmax
+
+
+def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:
+    """A copy that computes in float32 what a model does in mixed precision.
+
+    Args:
+        model: The model.
+        only: Names of the layers to change, such as the last one: losses and metrics
+            want its outputs in float32. By default all of them, for deployment.
+    """
+
+    def single(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        # Operations that are not layers have no precision of their own.
+        if isinstance(layer, keras.Layer) and (only is None or layer.name in only):
+            config["dtype"] = "float32"
+        return type(layer).from_config(config)
+
+    copy = keras.models.clone_model(model, clone_function=single, recursive=True)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+# === keras.applications ===
+
+
+def _application(arch: str) -> Any:
+    name = arch.removeprefix(_KERAS)
+    known = sorted(
+        entry
+        for entry in dir(keras.applications)
+        if entry[0].isupper() and callable(getattr(keras.applications, entry))
+    )
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f" Did you mean 'keras:{near[0]}'?" if near else ""
+        raise CommandError(
+            f"`--arch=keras:NAME` must name one of: {', '.join(known)}.{hint} "
+            f"Received: --arch={arch}"
+        )
+    return getattr(keras.applications, name)
+
+
+def _build_application(
+    arch: str, input_shape: tuple, classes: int, options: dict[str, Any]
+) -> keras.Model:
+    builder = _application(arch)
+    accepted = inspect.signature(builder).parameters
+    for option in options:
+        if option not in accepted or option in _DECIDED:
+            raise CommandError(
+                f"`--arch_options`: `{option}` is not an option of {arch!r}. Its "
+                f"options are: {', '.join(sorted(set(accepted) - set(_DECIDED)))}. "
+                f"Received: --arch_options={options}"
+            )
+    if "include_preprocessing" in accepted:
+        # The data come normalised.
+        options = {"include_preprocessing": False, **options}
+    return builder(
+        weights=None,
+        input_shape=input_shape,
+        classes=classes,
+        classifier_activation=None,
+        **options,
+    )
+
+
+def _decayed(model: keras.Model, weight_decay: float) -> keras.Model:
+    """A copy whose convolution and dense kernels are decayed, depthwise ones not."""
+    penalty = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
+    kinds = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Dense)
+
+    def with_penalty(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        if type(layer) in kinds:
+            config["kernel_regularizer"] = keras.regularizers.serialize(penalty)
+        return type(layer).from_config(config)
+
+    copy = keras.models.clone_model(model, clone_function=with_penalty, recursive=True)
+    copy.set_weights(model.get_weights())
+    return copy

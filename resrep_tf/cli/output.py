@@ -1,0 +1,208 @@
+"""The output folder. What is in it is complete: files appear under their names whole.
+
+Each file or folder is written under a temporary name beside its own, flushed to disk
+and renamed, so that a run that is killed leaves nothing half-written behind.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from resrep_tf.cli.errors import CommandError, brief
+
+try:
+    import fcntl
+except ImportError:  # Windows, where folders are not locked.
+    fcntl = None
+
+FLAGS = "run.flags"
+METRICS = "metrics.csv"
+TENSORBOARD = "tensorboard"
+BASE = "base.keras"
+PRUNER = "pruner.keras"
+PRUNED = "pruned.keras"
+SAVED_MODEL = "saved_model"
+TFLITE = "pruned.tflite"
+REPORT = "report.json"
+REPORT_PAGE = "report.html"
+CHECKPOINTS = "checkpoints"
+SNAPSHOTS = "snapshots"
+_TEMPORARY = ".partial-"
+# A full disk, a folder that is read-only or gone: Python's errors, and TensorFlow's.
+_UNWRITABLE = (
+    OSError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.NotFoundError,
+)
+
+
+def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
+    """The folder for a run; nothing is created yet.
+
+    The same command gets the same folder, where it goes on if it was stopped.
+    """
+    if name is None:
+        digest = hashlib.sha256(flagfile.encode()).hexdigest()[:8]
+        return Path("runs", "_".join([_short(arch), _short(dataset), digest]))
+    return _folder(name)
+
+
+def choose_new(name: str) -> Path:
+    """A folder that must be new or empty; nothing is created yet."""
+    folder = _folder(name)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise CommandError(
+            "`--output` must be a new or empty folder; this one is not. "
+            f"Received: --output={name}"
+        )
+    return folder
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise CommandError(f"`--output` must be a folder. Received: --output={name}")
+    return folder
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether there is a run in a folder, finished or not; False if it is empty.
+
+    Raises:
+        CommandError: If there are other files in it.
+    """
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    names = {name for name in names if not name.startswith(_TEMPORARY)}
+    if names and FLAGS not in names:
+        raise CommandError(
+            "`--output` must be a new or empty folder, or that of a run to go on "
+            f"with; this one holds other files. Received: --output={folder}"
+        )
+    return FLAGS in names
+
+
+def _short(name: str) -> str:
+    last = re.split(r"[/\\:]", name.rstrip("/\\"))[-1]
+    return re.sub(r"\W", "-", last.removesuffix(".keras").removesuffix(".npz"))
+
+
+def create(folder: Path) -> None:
+    """Makes a folder, or says why it cannot be written to."""
+    with _blamed(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    check(folder)
+
+
+def check(folder: Path) -> None:
+    """Raises if a folder cannot be written to or made; leaves nothing behind."""
+    with _blamed(folder):
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+
+
+@contextlib.contextmanager
+def _blamed(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(
+            f"`--output` must be a folder that can be written to: {error}. "
+            f"Received: --output={folder}"
+        ) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps other processes from working in a run's folder, until this one ends."""
+    if fcntl is None:
+        yield
+        return
+    with (folder / FLAGS).open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CommandError(
+                "`--output` is in use: another process is working in it. (Several "
+                "workers of one run need `--strategy=multiworker`.) "
+                f"Received: --output={folder}"
+            ) from error
+        for left in folder.glob(f"**/{_TEMPORARY}*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        yield
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Says which file or folder it is that cannot be written."""
+    try:
+        yield
+    except _UNWRITABLE as error:
+        raise CommandError(
+            f"Cannot write {path}. All that was written before is intact; the same "
+            f"command goes on from there. Received: {brief(error)}"
+        ) from error
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yields a temporary path for a file or folder, then renames it to `path`."""
+    # The suffix stays the last part of the name: Keras decides by it.
+    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        with writing(path):
+            path.parent.mkdir(exist_ok=True)
+            yield temporary
+            _flush(temporary)
+            if path.is_dir():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+            _sync(path.parent)
+    finally:
+        with contextlib.suppress(OSError):  # In a folder that has become read-only.
+            if temporary.is_dir():
+                shutil.rmtree(temporary)
+            else:
+                temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    write_text(path, json.dumps(values, indent=2) + "\n")
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size
+
+
+def _flush(path: Path) -> None:
+    if path.is_dir():
+        for inner in path.iterdir():
+            _flush(inner)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,101 @@
+"""The devices and machines that a run is spread over: `--strategy`."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from functools import cached_property
+
+import tensorflow as tf
+
+from resrep_tf.cli.errors import CommandError
+
+STRATEGIES = ("auto", "none", "mirrored", "multiworker")
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+    """The processes of a run, as one of them sees it.
+
+    Attributes:
+        strategy: How its model is replicated.
+        count: Number of processes.
+        index: Which of them this one is.
+    """
+
+    strategy: tf.distribute.Strategy
+    count: int = 1
+    index: int = 0
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes results and speaks to the user."""
+        return self.index == 0
+
+    @property
+    def replicas(self) -> int:
+        """Number of replicas over all processes."""
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def local_replicas(self) -> int:
+        """Number of replicas in this process."""
+        return self.replicas // self.count
+
+    def total(self, number: int) -> int:
+        """The sum of what all replicas say. All workers must call it."""
+        return int(self._add(tf.constant(number, tf.int64)))
+
+    @cached_property
+    def _add(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        @tf.function
+        def add(number: tf.Tensor) -> tf.Tensor:
+            each = self.strategy.run(tf.identity, args=(number,))
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
+
+        return add
+
+    def describe(self) -> str:
+        processes = "" if self.count == 1 else f" in {self.count} processes"
+        return f"{self.replicas} replicas{processes}"
+
+
+def start(name: str) -> Workers:
+    """Makes the strategy. Nothing may have been computed before with several workers.
+
+    Args:
+        name: One of `STRATEGIES`.
+    """
+    if name == "multiworker":
+        return _join()
+    devices = tf.config.list_logical_devices("GPU")
+    if name == "mirrored" and not devices:
+        devices = tf.config.list_logical_devices("CPU")
+    if name == "mirrored" or (name == "auto" and len(devices) > 1):
+        return Workers(tf.distribute.MirroredStrategy([d.name for d in devices]))
+    return Workers(tf.distribute.get_strategy())
+
+
+def _join() -> Workers:
+    text = os.environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(text)
+        cluster, task = config["cluster"], config["task"]
+        # TensorFlow's own order: a chief, if there is one, comes before all workers.
+        addresses = {kind: len(cluster.get(kind, [])) for kind in ("chief", "worker")}
+        index = int(task["index"])
+        if task["type"] == "worker":
+            index += addresses["chief"]
+        count = sum(addresses.values())
+        if task["type"] not in addresses or not 0 <= index < count:
+            raise ValueError(f"there is no {task['type']} {task['index']}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CommandError(
+            "`--strategy=multiworker` reads the environment variable TF_CONFIG, JSON "
+            "with the addresses of all workers and which of them this is: "
+            '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": '
+            f'"worker", "index": 0}}}}. {type(error).__name__}: {error}. '
+            f"Received: TF_CONFIG={text or None}"
+        ) from error
+    print(f"Worker {index} waits for all {count}", flush=True)
+    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), count, index)

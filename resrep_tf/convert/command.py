@@ -1,0 +1,98 @@
+"""The conversion command: from a wrapped model to a plain, narrower one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+import resrep_tf
+from resrep_tf.cli import export, output
+from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.cli.flagset import FlagSet
+from resrep_tf.train.methods import leftover
+
+USAGE = """
+Turns a wrapped model into a plain Keras model without its forgotten channels:
+
+  python -m resrep_tf.convert --pruner=runs/NAME/pruner.keras --output=slim.keras
+  python -m resrep_tf.convert --pruner=runs/NAME/pruner.keras --output=FOLDER
+"""
+
+
+def define() -> FlagSet:
+    """Makes the flags of the command."""
+    flags = FlagSet(USAGE)
+    flags.group("Files")
+    flags.string("pruner", None, "The wrapped model, a .keras file.")
+    flags.string(
+        "output",
+        None,
+        "A new .keras file; or a new or empty folder for pruned.keras, saved_model, "
+        "pruned.tflite and report.json.",
+    )
+    flags.group("Conversion")
+    flags.number("epsilon", 1e-5, "Rows of smaller norm are removed.", lower=0)
+    flags.switch(
+        "drop_masked", False, "Remove masked channels even if not forgotten yet."
+    )
+    flags.switch("fuse_bn", True, "Merge all BatchNorms, as for deployment.")
+    return flags
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Runs the command on a command line without the program's name."""
+    values = define().parse(arguments)
+    for name in ("pruner", "output"):
+        if not values[name]:
+            raise CommandError(f"`--{name}` must be given. Received: no --{name}")
+    target = _target(values["output"])
+    output.check(target.parent if target.suffix == ".keras" else target)
+    pruner = _load(values["pruner"])
+    with blame("pruner"):
+        slim, report = resrep_tf.convert(
+            pruner,
+            epsilon=values["epsilon"],
+            drop_masked=values["drop_masked"],
+            fuse_bn=values["fuse_bn"],
+            return_report=True,
+        )
+    print(report)
+    if not values["drop_masked"]:
+        print(leftover(pruner, values["epsilon"]), end="")
+    if target.suffix == ".keras":
+        output.create(target.parent)
+        with output.atomic(target) as path:
+            slim.save(path)
+    else:
+        output.create(target)
+        export.write(slim, target)
+        output.write_json(target / output.REPORT, {"conversion": report.to_dict()})
+    print(f"Written to {target}")
+
+
+def _target(name: str) -> Path:
+    if not name.endswith(".keras"):
+        return output.choose_new(name)
+    target = Path(name).expanduser()
+    if target.exists():
+        raise CommandError(
+            f"`--output` must be a new file; this one exists. Received: --output={name}"
+        )
+    return target
+
+
+def _load(name: str) -> Any:
+    path = Path(name).expanduser()
+    if path.suffix != ".keras" or not path.is_file():
+        raise CommandError(
+            f"`--pruner` must be an existing .keras file. Received: --pruner={name}"
+        )
+    with blame("pruner"):
+        pruner = keras.models.load_model(path)
+    if not isinstance(pruner, resrep_tf.ResRepModel):
+        raise CommandError(
+            "`--pruner` must be a model made by `resrep_tf.wrap`, such as pruner.keras "
+            f"of a run. Received: a {type(pruner).__name__}"
+        )
+    return pruner

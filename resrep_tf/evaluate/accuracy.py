@@ -1,0 +1,260 @@
+"""Accuracy of a model, in whichever form it is stored."""
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf.cli.architectures import check_fits, check_shapes, gives_logits
+from resrep_tf.cli.errors import CommandError, blame, brief
+from resrep_tf.cli.workers import Workers
+from resrep_tf.data import Dataset
+
+# From a batch of images to the outputs.
+Predict = Callable[[tf.Tensor], Any]
+# From labels and outputs to the mean loss of a batch.
+Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# What the data pipeline says about a file that it cannot read.
+_UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """What an evaluation found.
+
+    Attributes:
+        examples: Number of images.
+        accuracy: Share of them whose class has the largest output.
+        top5_accuracy: Share whose class is among the five largest.
+        loss: The mean loss without weight decay, if it was asked for.
+    """
+
+    examples: int
+    accuracy: float
+    top5_accuracy: float
+    loss: float | None = None
+
+    def __str__(self):
+        return (
+            f"top-1 accuracy {self.accuracy:.2%}, top-5 {self.top5_accuracy:.2%} "
+            f"({self.examples:,} images)"
+        )
+
+
+def evaluate(
+    predict: Predict, data: Dataset, title: str, steps: int | None = None
+) -> Scores:
+    """Counts the held-out images that are classified correctly, with a progress bar.
+
+    Args:
+        predict: The model.
+        data: The images.
+        title: What is evaluated, to be printed.
+        steps: Number of batches, if not all of them.
+    """
+    print(f"Evaluating {title} on {data.name}")
+    total = count(data, steps)
+    progress = keras.utils.Progbar(total, verbose=verbosity(), unit_name="batch")
+    return score(predict, data, steps, after_batch=lambda: progress.add(1))
+
+
+def score(
+    predict: Predict,
+    data: Dataset,
+    steps: int | None = None,
+    loss: Loss | None = None,
+    after_batch: Callable[[], None] = lambda: None,
+) -> Scores:
+    """As `evaluate`, in silence; with `loss`, also its mean."""
+    first, fifth, examples, losses = 0, 0, 0, 0.0
+    with blame_images(data):
+        for images, labels in limited(data.evaluation(), steps):
+            outputs = tf.convert_to_tensor(predict(images))
+            first += _count_in_top(1, labels, outputs)
+            fifth += _count_in_top(5, labels, outputs)
+            examples += len(labels)
+            if loss is not None:
+                losses += len(labels) * float(loss(labels, outputs))
+            after_batch()
+    mean = None if loss is None else losses / examples
+    return Scores(examples, first / examples, fifth / examples, mean)
+
+
+def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
+    found = tf.math.in_top_k(labels, tf.cast(outputs, tf.float32), k)
+    return int(tf.math.count_nonzero(found))
+
+
+@contextlib.contextmanager
+def blame_images(data: Dataset) -> Iterator[None]:
+    """Turns the error of data that cannot be read into one of `--dataset`."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        named = _UNREADABLE.search(str(error))
+        message = named and named.group()
+        if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
+            message = message or (
+                "a file of records is missing or damaged. Put it back; the same "
+                f"command then goes on. Received: {brief(error)}"
+            )
+        elif message is None and "IteratorGetNext" in str(error):
+            print("\nLooking for an image that cannot be read")
+            images = data.train_examples + data.eval_examples
+            progress = keras.utils.Progbar(
+                images, verbose=verbosity(), unit_name="image"
+            )
+            message = data.find_unreadable(lambda: progress.add(1))
+            print()
+        if message is None:
+            raise
+        raise CommandError(f"`--dataset`: {message}") from error
+
+
+def passing_bar(batches: int) -> Callable[[], None]:
+    """Shows how far an epoch's evaluation has got; call the result for each batch.
+
+    Its bar stands in the line of the epoch's, which is printed again afterwards with
+    what was found. Where no one watches there is none.
+    """
+    if verbosity() != 1:
+        return lambda: None
+    # Clears the line, which is longer than this bar.
+    print("\r\x1b[K", end="", flush=True)
+    progress = keras.utils.Progbar(batches, unit_name="batch")
+    done = itertools.count(1)
+    return lambda: progress.update(next(done), finalize=False)
+
+
+def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
+    return batches if steps is None else batches.take(steps)
+
+
+def count(data: Dataset, steps: int | None) -> int:
+    """The number of batches of an evaluation."""
+    return int(limited(data.evaluation(), steps).cardinality())
+
+
+def verbosity() -> int:
+    """Keras's `verbose`: bars where someone watches, lines where a file does."""
+    return 1 if sys.stdout.isatty() else 2
+
+
+def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
+    """Loss and metrics for a classifier with integer labels."""
+    metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+    if classes > 5:
+        metrics.append(
+            keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
+        )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=gives_logits(model))
+    return {"loss": loss, "metrics": metrics}
+
+
+# === Models as functions ===
+
+
+def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
+    """A model's inference as a compiled function.
+
+    Args:
+        model: The model.
+        workers: Those that the model was made for; this one's replicas share every
+            batch.
+    """
+    parts = 1 if workers is None else workers.local_replicas
+    shape = (None, *model.inputs[0].shape[1:])
+
+    # A batch of any size: the last one of a set is smaller.
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False)
+    def predict(images: tf.Tensor) -> tf.Tensor:
+        if parts == 1:
+            return model(images, training=False)
+        count = tf.shape(images)[0]
+        share = -(-count // parts)
+        padding = [[0, share * parts - count]] + [[0, 0]] * (len(shape) - 1)
+        padded = tf.pad(images, padding)
+
+        def on_replica() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            start = context.replica_id_in_sync_group % parts * share
+            return model(padded[start : start + share], training=False)
+
+        outputs = workers.strategy.run(on_replica)
+        outputs = workers.strategy.experimental_local_results(outputs)
+        return tf.concat(outputs, axis=0)[:count]
+
+    # Not warned of as retraced, as it would be where many models are evaluated.
+    concrete = predict.get_concrete_function()
+
+    def call(images: tf.Tensor) -> tf.Tensor:
+        return concrete(images)
+
+    call.model = model  # Which lives as long as this does.
+    return call
+
+
+def load_predictor(path: str, data: Dataset) -> Predict:
+    """Loads a .keras or .tflite file or the folder of a SavedModel."""
+    where = Path(path).expanduser()
+    if where.is_dir() and (where / "saved_model.pb").is_file():
+        return _saved_model(where, data)
+    if where.suffix not in (".keras", ".tflite") or not where.is_file():
+        raise CommandError(
+            "`--model` must be a .keras or .tflite file or the folder of a SavedModel. "
+            f"Received: --model={path}"
+        )
+    if where.suffix == ".tflite":
+        return _tflite(where, data)
+    with blame("model"):
+        model = keras.models.load_model(where, compile=False)
+    check_fits(model, data.input_shape, data.classes, "model")
+    return predictor(model)
+
+
+def _saved_model(path: Path, data: Dataset) -> Predict:
+    with blame("model"):
+        signatures = tf.saved_model.load(str(path)).signatures
+    if "serving_default" not in signatures:
+        raise CommandError(
+            "`--model` must be a SavedModel with the signature serving_default. "
+            f"Received: {sorted(signatures)}"
+        )
+    serve = signatures["serving_default"]
+    argument, images = next(iter(serve.structured_input_signature[1].items()))
+    outputs = next(iter(serve.structured_outputs.values()))
+    check_shapes(images.shape, outputs.shape, data.input_shape, data.classes, "model")
+    return lambda images: next(iter(serve(**{argument: images}).values()))
+
+
+def _tflite(path: Path, data: Dataset) -> Predict:
+    with blame("model"), warnings.catch_warnings():
+        # That it will move to another package.
+        warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter")
+        interpreter = tf.lite.Interpreter(str(path))
+    details = [interpreter.get_input_details()[0], interpreter.get_output_details()[0]]
+    shapes = (
+        tf.TensorShape([None if n < 0 else n for n in tensor["shape_signature"]])
+        for tensor in details
+    )
+    check_shapes(*shapes, data.input_shape, data.classes, "model")
+    source, result = (tensor["index"] for tensor in details)
+
+    def predict(images: tf.Tensor) -> Any:
+        shape = tuple(interpreter.get_input_details()[0]["shape"])
+        if shape != tuple(images.shape):
+            interpreter.resize_tensor_input(source, images.shape)
+            interpreter.allocate_tensors()
+        interpreter.set_tensor(source, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(result)
+
+    return predict

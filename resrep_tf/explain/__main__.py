@@ -1,0 +1,6 @@
+"""Starts the command."""
+
+from resrep_tf.cli.flagset import run
+from resrep_tf.explain import command
+
+run(command.run)

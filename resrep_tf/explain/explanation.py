@@ -1,0 +1,211 @@
+"""Says of every layer whether it can be pruned, and if not, why."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.budget import flops
+from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.rules import rule_for
+
+INTERNAL, SHARED, PINNED, FOLLOWS = "internal", "shared", "pinned", "follows"
+
+
+@dataclass(frozen=True)
+class LayerExplanation:
+    """One layer with a kernel.
+
+    Attributes:
+        name: The layer's name; with the nested model's if two layers share it.
+        kind: Its type.
+        width: Its output channels.
+        flops: Its multiply-adds.
+        share: Their share of the model's.
+        space: The number of the space its output channels belong to; None for a
+            layer that passes its input's channels on.
+        status: `"internal"` (pruned by default), `"shared"` (pruned with
+            `targets="all"`, together with the other layers of its space),
+            `"follows"` (loses what another layer loses) or `"pinned"`.
+        reason: The status in words.
+    """
+
+    name: str
+    kind: str
+    width: int
+    flops: int
+    share: float
+    space: int | None
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What can be pruned in a model; `print` it, or look into `layers`.
+
+    Attributes:
+        model: The model's name.
+        flops: Its multiply-adds.
+        smallest_flops: The fewest that pruning internal layers can leave.
+        smallest_flops_all: The fewest that pruning everything possible can leave.
+        layers: The layers with kernels, in graph order.
+        unknown: Operations that have no rule and pin what they touch.
+        input_shapes: The input shapes for which multiply-adds are counted.
+    """
+
+    model: str
+    flops: int
+    smallest_flops: int
+    smallest_flops_all: int
+    layers: tuple[LayerExplanation, ...]
+    unknown: tuple[str, ...]
+    input_shapes: tuple[tuple, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain, JSON-compatible values."""
+        return dataclasses.asdict(self)
+
+    def __str__(self):
+        size = max([len(layer.name) for layer in self.layers], default=5)
+        lines = [
+            f"{'layer':<{size}}  {'type':<16} {'width':>5} {'MMACs':>9} {'share':>6}  "
+            "space  prunable"
+        ]
+        for layer in self.layers:
+            space = "" if layer.space is None else layer.space
+            text = f"{layer.status}: {layer.reason}"
+            lines.append(
+                f"{layer.name:<{size}}  {layer.kind:<16} {layer.width:>5} "
+                f"{layer.flops / 1e6:>9.3f} {layer.share:>6.1%}  {space:>5}  {text}"
+            )
+        shapes = ", ".join(str(shape[1:]) for shape in self.input_shapes)
+        lines.append(
+            f"`{self.model}` has {self.flops:,} FLOPs (multiply-adds) for input "
+            f"{shapes}."
+        )
+        for flag, smallest in [
+            ("internal layers", self.smallest_flops),
+            ("targets='all'", self.smallest_flops_all),
+        ]:
+            lines.append(
+                f"Smallest reachable with {flag}: {smallest:,} "
+                f"({1 - smallest / max(self.flops, 1):.1%} removed)."
+            )
+        if self.unknown:
+            names = ", ".join(self.unknown)
+            lines += textwrap.wrap(
+                f"Without a rule, and not counted as FLOPs: {names}.", width=88
+            )
+        return "\n".join(lines)
+
+
+def explain(
+    model: keras.Model, input_shape: Sequence[int | None] | None = None
+) -> Explanation:
+    """Explains which layers of a model can be pruned, and why others cannot.
+
+    Args:
+        model: A Functional or Sequential model, wrapped or not.
+        input_shape: The shape of one example, if the model leaves it open. Extents
+            that stay open count as 224.
+    """
+    graph = ChannelGraph(model, input_shape)
+    macs = flops.count_by_name(graph.terms)
+    total = flops.count(graph.terms)
+    space_of = {
+        id(producer.layer): space
+        for space in graph.spaces
+        for producer in space.producers + space.followers
+    }
+    layers = []
+    for calls in graph.calls_by_op():
+        call = calls[0]
+        name = graph.label(call)
+        if name not in macs:
+            continue
+        space = space_of.get(id(call.op))
+        status, reason = _status(graph, call, space)
+        layers.append(
+            LayerExplanation(
+                name=name,
+                kind=call.kind,
+                width=call.outputs[0].width,
+                flops=macs[name],
+                share=macs[name] / max(total, 1),
+                space=None if space is None else space.index,
+                status=status,
+                reason=reason,
+            )
+        )
+    unknown = dict.fromkeys(
+        call.describe() for call in graph.calls.values() if rule_for(call.op).opaque
+    )
+    return Explanation(
+        model=model.name,
+        flops=total,
+        smallest_flops=_smallest(graph, internal=True),
+        smallest_flops_all=_smallest(graph, internal=False),
+        layers=tuple(layers),
+        unknown=tuple(unknown),
+        input_shapes=tuple(graph.input_shapes),
+    )
+
+
+def count_flops(
+    model: keras.Model, input_shape: Sequence[int | None] | None = None
+) -> int:
+    """Counts the multiply-adds of a model's convolutions and dense layers.
+
+    Compactors of a wrapped model do not count: they are merged in the end.
+
+    Args:
+        model: A Functional or Sequential model.
+        input_shape: The shape of one example, if the model leaves it open. Extents
+            that stay open count as 224.
+    """
+    return flops.count(ChannelGraph(model, input_shape).terms)
+
+
+def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, str]:
+    if space is None:
+        channels = call.inputs[0].channels
+        if any(channel in graph.pins for channel in channels.tolist()):
+            return PINNED, graph.pins[next(c for c in channels if c in graph.pins)]
+        return FOLLOWS, "it loses the channels that its input loses"
+    if not space.prunable:
+        return PINNED, space.reason
+    if any(producer.layer is call.op for producer in space.followers):
+        return FOLLOWS, f"it gates `{space.producers[0].name}`"
+    others = [p.name for p in space.producers if p.layer is not call.op]
+    listed = ", ".join(f"`{name}`" for name in others[:3])
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    together = f", together with {listed}{more}" if others else ""
+    if space.internal:
+        return INTERNAL, f"yes{together}"
+    return SHARED, f"with targets='all'{together}"
+
+
+def _smallest(graph: ChannelGraph, internal: bool) -> int:
+    spaces = [
+        space.channels
+        for space in graph.spaces
+        if space.prunable and (space.internal or not internal)
+    ]
+    if not spaces:
+        return flops.count(graph.terms)
+    keep = np.ones(graph.num_channels, bool)
+    for channels in spaces:
+        keep[channels[1:]] = False
+    return flops.count(graph.terms, keep)
+
+
+if __name__ == "__main__":
+    from resrep_tf.cli.flagset import run
+    from resrep_tf.explain.command import run as explain_command
+
+    run(explain_command)

@@ -1,0 +1,1 @@
+"""The method: compactors, gradient resetting, selection and the wrapped model."""

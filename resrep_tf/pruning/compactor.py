@@ -1,0 +1,159 @@
+"""The compactor: the part of the network that learns to forget."""
+
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from resrep_tf.pruning import gradient_reset as forgetting
+from resrep_tf.rules import Channelwise, register
+from resrep_tf.rules.base import VARYING, ZERO
+from resrep_tf.rules.channelwise import Activation
+
+MATRIX, VECTOR, FILTERS = KINDS = ("matrix", "vector", "filters")
+
+
+@keras.saving.register_keras_serializable(package="resrep_tf")
+class Compactor(keras.layers.Layer):
+    """A linear map over channels, identity at the start (Sect. 3.2 of the paper).
+
+    It stands behind the layers that make a space of channels. Training drives some
+    of its rows to zero; `resrep_tf.convert` drops those and merges the others into
+    the layers before it.
+
+    Args:
+        targets: Names of the layers whose channels it prunes.
+        kind: `"matrix"`, a 1x1 convolution without bias; `"vector"`, one scale per
+            channel (a variant in the paper's Table 3); or `"filters"`, which stands in
+            for the target layer's own filters: they are trained to be forgotten in its
+            place, and its kernel stays a vector of ones (Sect. 4.3).
+        axis: The channel axis.
+
+    The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
+    so the paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
+    on learning and a 0 for every row that is to be forgotten. Filters have any norm to
+    start with; `norms_at_start` has them for plans, which must not change in training.
+
+    Reference:
+        [ResRep: Lossless CNN Pruning via Decoupling Remembering and Forgetting](
+        https://arxiv.org/abs/2007.03260)
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str] = (),
+        kind: str = "matrix",
+        axis: int = -1,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if kind not in KINDS:
+            raise ValueError(f"`kind` must be one of {KINDS}. Received: kind={kind!r}")
+        self.targets = tuple(targets)
+        self.kind = kind
+        self.axis = axis
+        self.supports_masking = True
+        self._filters: Callable[[], keras.Variable] | None = None
+
+    def build(self, input_shape):
+        width = input_shape[self.axis]
+        if width is None:
+            raise ValueError(
+                f"The channel axis {self.axis} of a Compactor's input must be known. "
+                f"Received: input_shape={input_shape}"
+            )
+        matrix = self.kind == MATRIX
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(width, width) if matrix else (width,),
+            initializer="identity" if matrix else "ones",
+            trainable=self.kind != FILTERS,
+        )
+        self.mask = self._state("mask", width)
+        if self.kind == FILTERS:
+            self.norms_at_start = self._state("norms_at_start", width)
+
+    def _state(self, name: str, width: int) -> keras.Variable:
+        return self.add_weight(
+            name=name,
+            shape=(width,),
+            initializer="ones",
+            trainable=False,
+            autocast=False,
+        )
+
+    def call(self, inputs):
+        axis = self.axis % len(inputs.shape)
+        last = len(inputs.shape) - 1
+        if self.kind != MATRIX:
+            shape = [1] * len(inputs.shape)
+            shape[axis] = -1
+            return inputs * ops.reshape(self.kernel, shape)
+        outputs = ops.tensordot(inputs, self.kernel, axes=[[axis], [0]])
+        return outputs if axis == last else ops.moveaxis(outputs, last, axis)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    @property
+    def width(self) -> int:
+        return self.kernel.shape[-1]
+
+    def stand_in_for(self, filters: keras.Variable) -> None:
+        """Names the filters that kind `"filters"` stands for."""
+        # Behind a function: a layer takes a variable for its own, and would save it.
+        self._filters = lambda: filters
+
+    @property
+    def rows(self) -> keras.Variable:
+        """What is trained to be forgotten: the kernel, or the target's filters."""
+        return self.kernel if self._filters is None else self._filters()
+
+    def row_norms(self):
+        """The paper's metric t: the norm of every row."""
+        return forgetting.row_norms(self.rows)
+
+    def matrix(self, keep: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """The kernel as a matrix in float64, whatever the kind.
+
+        Args:
+            keep: Which columns (the paper's rows) to return.
+        """
+        kernel = ops.convert_to_numpy(self.kernel)
+        matrix = kernel if self.kind == MATRIX else np.diag(kernel)
+        return matrix[:, keep].astype(np.float64)
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(targets=list(self.targets), kind=self.kind, axis=self.axis)
+        return config
+
+
+@keras.saving.register_keras_serializable(package="resrep_tf")
+class SplitActivation(keras.layers.Activation):
+    """A target layer's built-in activation, moved behind its compactor.
+
+    `resrep_tf.convert` moves it back into the layer.
+    """
+
+
+@register(Compactor)
+class CompactorRule(Channelwise):
+    """Merged into the layer before it, a compactor costs nothing.
+
+    Its row j and the layer's channel j are one channel of one space.
+    """
+
+    def relate(self, call, channels):
+        super().relate(call, channels)
+        channels.of_weights(call.op, "in", call.inputs[0].channels)
+
+    def status(self, call, inputs):
+        return [np.where(inputs[0] == ZERO, ZERO, VARYING).astype(np.uint8)]
+
+    def constants(self, call, inputs):
+        return [np.full(call.outputs[0].width, np.nan)]
+
+
+register(SplitActivation)(Activation)

@@ -1,0 +1,409 @@
+"""Planning a run: will every masked row be forgotten before training ends?
+
+A masked row feels nothing but the Lasso gradient. Under Keras's momentum,
+
+    velocity = momentum * velocity - learning_rate * gradient;  row += velocity,
+
+it sinks straight towards zero and, once the velocity has built up (about
+`1 / (1 - momentum)` steps), by one *stride* per step:
+
+    stride = learning_rate * masked_strength / (1 - momentum).
+
+With the paper's constants that is 1e-4, so a row of norm 1, as compactors have them,
+needs 10,000 steps, and a run of 5,000 steps cannot end in a pruned network. (A layer's
+own filters may have any norm.) What happens at zero depends on
+`snap`. Snapping sets the row to zero when its norm falls below one stride. Without
+it the row overshoots and swings about zero. Momentum damps the swing, but not to
+nothing: it locks into a cycle of up to about 0.7 strides, depending on chance. Such
+rows are below a small epsilon only when the learning rate has decayed far enough.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resrep_tf.pruning.selection import check_target
+
+# Where a derived schedule puts its milestones, as fractions of the run. What is removed
+# early leaves the rest of the run, at a high learning rate, to make up for it; on runs
+# too short for the paper's constants that was worth more than a milder Lasso.
+_WARMUP = 0.05
+_SELECTED = 0.12
+# When the last row is to be forgotten. The later ones are milder, and are for rows that
+# would not come to rest otherwise because they are not snapped.
+_FORGOTTEN = (0.25, 0.4, 0.55, 0.7)
+# Bound of the swing that does not die down, in strides. The widest cycle of thousands
+# of simulated rows has 0.7; a drop of the learning rate widens it for a moment.
+_SWING = 2.0
+# Selecting more often than this buys nothing: norms hardly move in between.
+_SHORTEST_INTERVAL = 10
+# Learning-rate schedules can be slow to call; a run is sampled at this many steps.
+_SCHEDULE_SAMPLES = 512
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The constants of a run and what is to be expected of them.
+
+    Steps are numbers of completed optimizer steps. Selection number `k`, counted from
+    1, takes place after `warmup_steps + (k - 1) * interval` steps and may mask up to
+    `k * step` rows.
+
+    The fields up to `row_norm` are the constants, as `make_plan` was given or has
+    derived them; the others follow from them.
+
+    Attributes:
+        row_norm: The largest norm that a row has when it is masked, by the norms
+            before training. At a high rate rows may grow; `"auto"` makes up for it.
+        selections: Number of selections it takes to mask them.
+        target_reached_at: Step of the last of these selections. None if the run ends
+            before.
+        forgotten_at: Step from which the last masked row is zero (with `snap`) or
+            stays below epsilon (without). None if that is not within the run. The
+            row is taken to be at rest and of norm `row_norm` when it is masked.
+        fits: Whether the run forgets every masked row in time.
+        advice: Why the run does not fit, and what would. Empty if it does.
+    """
+
+    total_steps: int
+    warmup_steps: int
+    interval: int
+    step: int
+    masked_strength: float
+    momentum: float
+    snap: bool
+    flops_target: float
+    rows_to_mask: int
+    row_norm: float
+    selections: int
+    target_reached_at: int | None
+    forgotten_at: int | None
+    fits: bool
+    advice: str
+
+    @property
+    def forgotten_by(self) -> int:
+        """The step by which `"auto"` has all rows forgotten, large ones too."""
+        expected = self.forgotten_at or self.total_steps
+        return max(expected, round(_FORGOTTEN[0] * self.total_steps))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as plain, JSON-compatible values."""
+        return dataclasses.asdict(self)
+
+    def __str__(self):
+        def when(step: int | None) -> str:
+            if step is None:
+                return "not within the run"
+            return f"step {step:,} ({step / self.total_steps:.0%} of the run)"
+
+        lines = {
+            "run": f"{self.total_steps:,} steps",
+            "target": f"{self.flops_target:.1%} fewer FLOPs, "
+            f"about {self.rows_to_mask:,} rows to mask, of norm {self.row_norm:.3g} "
+            "at most",
+            "selection": f"from step {self.warmup_steps:,}, {self.step:,} more rows "
+            f"every {self.interval:,} steps, {self.selections:,} times",
+            "forgetting": f"strength on masked rows {self.masked_strength:g}, momentum "
+            f"{self.momentum:g}, snapping {'on' if self.snap else 'off'}",
+            "target reached": when(self.target_reached_at),
+            "last row forgotten": when(self.forgotten_at),
+            "fits": "yes" if self.fits else f"no. {self.advice}",
+        }
+        return "\n".join(f"{label:<20}{text}" for label, text in lines.items())
+
+
+def make_plan(
+    rows_to_mask: int,
+    total_steps: int,
+    learning_rate: float | Callable[[int], float] | np.ndarray,
+    flops_target: float,
+    *,
+    warmup_steps: int,
+    interval: int = 200,
+    step: int = 4,
+    masked_strength: float = 1e-4,
+    momentum: float = 0.99,
+    snap: bool = False,
+    epsilon: float = 1e-5,
+    row_norm: float = 1.0,
+    schedule: str = "paper",
+) -> Plan:
+    """Predicts when a run reaches its target and when the last row is forgotten.
+
+    Args:
+        rows_to_mask: Number of rows to mask for the target; see
+            `resrep_tf.pruning.selection.rows_for_target`.
+        total_steps: Length of the run in optimizer steps.
+        learning_rate: A constant, one value for each step, or a function of the step,
+            such as a Keras schedule. A function is called for at most 512 steps and
+            interpolated in between.
+        flops_target: Fraction of the FLOPs to remove.
+        warmup_steps: Steps before the first selection.
+        interval: Steps from one selection to the next.
+        step: Rows by which the limit grows with every selection.
+        masked_strength: Factor of the Lasso gradient on compactor rows.
+        momentum: Momentum of the compactors' optimizer.
+        snap: Whether masked rows are set to zero once their norm is below
+            `learning_rate * masked_strength / (1 - momentum)`.
+        epsilon: Norm below which a row is removed.
+        row_norm: Largest norm that a row may have when it is masked. Compactors start
+            as the identity, whose rows have norm 1.
+        schedule: `"paper"` takes the constants as they are. `"auto"` does so too if
+            they fit; otherwise it derives warm-up, interval, step and masked strength
+            from the run, keeping those given values that suit it.
+
+    Returns:
+        The plan. If it does not fit, its `advice` says why and what would.
+    """
+    if schedule not in ("paper", "auto"):
+        raise ValueError(
+            f"`schedule` must be 'paper' or 'auto'. Received: schedule={schedule!r}"
+        )
+    constants = {
+        "total_steps": int(total_steps),
+        "warmup_steps": int(warmup_steps),
+        "interval": int(interval),
+        "step": int(step),
+        "masked_strength": float(masked_strength),
+        "momentum": float(momentum),
+        "snap": bool(snap),
+        "flops_target": float(flops_target),
+        "rows_to_mask": int(rows_to_mask),
+        "row_norm": float(row_norm),
+    }
+    _check_constants(epsilon=epsilon, **constants)
+    rates = rates_of_steps(learning_rate, constants["total_steps"])
+    plan = _predict(constants, rates, epsilon)
+    if plan.fits:
+        return plan
+    derived = _derive(constants, rates, epsilon)
+    if schedule == "auto":
+        plan = derived
+    if plan.fits:
+        return plan
+    remedy = _remedy(derived, constants, rates, epsilon)
+    return dataclasses.replace(plan, advice=f"{plan.advice} {remedy}")
+
+
+# === Prediction ===
+
+
+def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Plan:
+    """Works out what follows from the constants, and says what is wrong with them."""
+    plan = Plan(
+        **constants,
+        selections=math.ceil(constants["rows_to_mask"] / constants["step"]),
+        target_reached_at=None,
+        forgotten_at=None,
+        fits=False,
+        advice="",
+    )
+    reached = plan.warmup_steps + (plan.selections - 1) * plan.interval
+    if reached >= plan.total_steps:
+        reason = (
+            f"The last of {plan.selections:,} selections would come at step "
+            f"{reached:,}, but the run has {plan.total_steps:,} steps."
+        )
+        return dataclasses.replace(plan, advice=reason)
+    steps, norm = _forget(
+        rates[reached:],
+        plan.row_norm,
+        plan.masked_strength,
+        plan.momentum,
+        plan.snap,
+        epsilon,
+    )
+    if steps is None:
+        reason = (
+            f"A row masked at step {reached:,} may still have norm {norm:.2g} at the "
+            f"end of the run ({plan.total_steps:,} steps)."
+        )
+        return dataclasses.replace(plan, target_reached_at=reached, advice=reason)
+    return dataclasses.replace(
+        plan, target_reached_at=reached, forgotten_at=reached + steps, fits=True
+    )
+
+
+def _forget(
+    rates: np.ndarray,
+    norm: float,
+    strength: float,
+    momentum: float,
+    snap: bool,
+    epsilon: float,
+) -> tuple[int | None, float]:
+    """Follows a row of norm `norm` that is masked before the first of `rates`.
+
+    Returns:
+        The number of steps until it is forgotten, or None, and the norm it has left.
+    """
+    if norm == 0:  # The Lasso does not move it.
+        return 0, 0.0
+    position, velocity = norm, 0.0
+    pulls = rates * strength
+    for taken, pull in enumerate(pulls.tolist(), start=1):
+        velocity = momentum * velocity - math.copysign(pull, position)
+        position += velocity
+        if snap:
+            if abs(position) < pull / (1 - momentum):
+                return taken, 0.0
+        elif position <= 0:
+            swings = _swings(pulls[taken - 1 :], -velocity, 1 - momentum)
+            large = np.flatnonzero(swings >= epsilon)
+            settled = int(large[-1]) + 1 if large.size else 0
+            return (taken + settled if settled < swings.size else None), swings[-1]
+    return None, abs(position)
+
+
+def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
+    """Bounds the swing of a row that has just passed zero with `speed`.
+
+    A swing narrows at two thirds of the friction, and widens at a third of the rate
+    at which the pull weakens (the loss of energy and the adiabatic invariant of a
+    body that a constant force pulls to a point).
+
+    Args:
+        pulls: Learning rate times masked strength, from the step that passed zero on.
+        speed: Way of that step.
+        friction: One minus the momentum.
+
+    Returns:
+        The bound after each of the steps.
+    """
+    overshoot = speed / friction  # What it would coast without a pull.
+    before, after = pulls[:-1], pulls[1:]
+    weakening = 1 - np.divide(after, before, out=np.ones_like(after), where=before > 0)
+    narrowing = np.maximum(0, 2 * friction - np.maximum(0, weakening)) / 3
+    # In logarithms, "the old swing narrowed, or the widest cycle if that is wider" is
+    # a running maximum: no loop over what may be a million steps.
+    with np.errstate(divide="ignore"):
+        widest = np.log(np.append(overshoot, _SWING * after / friction))
+    narrowed = np.append(0, np.cumsum(np.log1p(-narrowing)))
+    return np.exp(np.maximum.accumulate(widest - narrowed) + narrowed)
+
+
+# === Derivation ===
+
+
+def _derive(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Plan:
+    """Predicts the run with constants changed so that they fit, if any do."""
+    rows, total = constants["rows_to_mask"], constants["total_steps"]
+    warmup = min(constants["warmup_steps"], round(_WARMUP * total))
+    window = max(0, math.floor(_SELECTED * total) - warmup)
+    interval, step = _pace(rows, window, constants["interval"], constants["step"])
+    reached = warmup + (math.ceil(rows / step) - 1) * interval
+    for fraction in _FORGOTTEN:
+        end = max(reached + 1, round(fraction * total))
+        needed = needed_strength(
+            rates[reached:end], constants["row_norm"], constants["momentum"]
+        )
+        changed = {
+            "warmup_steps": warmup,
+            "interval": interval,
+            "step": step,
+            "masked_strength": max(constants["masked_strength"], needed),
+        }
+        plan = _predict(constants | changed, rates, epsilon)
+        if plan.fits:
+            break
+    return plan
+
+
+def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
+    """Fits the selections into `window` steps, by interval first, then by step."""
+    pauses = math.ceil(rows / step) - 1
+    if pauses * interval <= window:
+        return interval, step
+    if window // pauses >= _SHORTEST_INTERVAL:
+        return window // pauses, step
+    # On a very short run a tenth of the window keeps selection progressive.
+    interval = min(interval, _SHORTEST_INTERVAL, max(1, window // 10))
+    return interval, math.ceil(rows / (window // interval + 1))
+
+
+def needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
+    """Returns the mildest strength that brings a row from `norm` to 0 within `rates`.
+
+    The way a row sinks is proportional to the strength, and the pull of a step acts
+    on all later ones with a weight of `1 + momentum + momentum^2 + ...`.
+    """
+    steps_left = np.arange(rates.size, 0, -1)
+    way = float(rates @ ((1 - momentum**steps_left) / (1 - momentum)))
+    if way <= 0 or norm == 0:
+        return 0.0
+    # Two digits, rounded up, are easier to read and to type.
+    digits = 10.0 ** (math.floor(math.log10(norm / way)) - 1)
+    return float(f"{math.ceil(norm / way / digits) * digits:.2g}")
+
+
+def _remedy(
+    derived: Plan, constants: dict[str, Any], rates: np.ndarray, epsilon: float
+) -> str:
+    """Names constants that fit: the derived ones, or else some with snapping."""
+    start = "These constants fit"
+    if not derived.fits and not derived.snap:
+        start = "No constants fit without snapping; with `snap=True` these do"
+        snapping = constants | {"snap": True}
+        derived = _predict(snapping, rates, epsilon)
+        if not derived.fits:
+            derived = _derive(snapping, rates, epsilon)
+    if not derived.fits:
+        return "No constants fit: train for longer or at a higher learning rate."
+    return (
+        f"{start}: warmup_steps={derived.warmup_steps}, interval={derived.interval}, "
+        f"step={derived.step}, masked_strength={derived.masked_strength:g}."
+    )
+
+
+# === Arguments ===
+
+
+def rates_of_steps(
+    learning_rate: float | Callable[[int], float] | np.ndarray, total_steps: int
+) -> np.ndarray:
+    """Returns the learning rate of every step."""
+    if callable(learning_rate):
+        samples = min(total_steps, _SCHEDULE_SAMPLES)
+        steps = np.linspace(0, total_steps - 1, samples).round().astype(int)
+        values = [float(learning_rate(step)) for step in steps.tolist()]
+        rates = np.interp(np.arange(total_steps), steps, values)
+    else:
+        rates = np.asarray(learning_rate, np.float64)
+        if rates.ndim == 0:
+            rates = np.full(total_steps, rates)
+    if rates.shape != (total_steps,):
+        raise ValueError(
+            f"`learning_rate` must have one value for each of {total_steps} steps. "
+            f"Received: an array of shape {rates.shape}"
+        )
+    if not (np.isfinite(rates) & (rates >= 0)).all():
+        raise ValueError(
+            "`learning_rate` must be finite and not negative at every step. "
+            f"Received: learning_rate={learning_rate}"
+        )
+    return rates
+
+
+def _check_constants(**constants: Any) -> None:
+    check_target(constants["flops_target"])
+    if not 0 <= constants["momentum"] < 1:
+        raise ValueError(
+            "`momentum` must be at least 0 and below 1. "
+            f"Received: momentum={constants['momentum']}"
+        )
+    for name in ("rows_to_mask", "total_steps", "interval", "step"):
+        if constants[name] < 1:
+            raise ValueError(
+                f"`{name}` must be at least 1. Received: {name}={constants[name]}"
+            )
+    for name in ("warmup_steps", "masked_strength", "epsilon", "row_norm"):
+        if not 0 <= constants[name] < math.inf:
+            raise ValueError(
+                f"`{name}` must be finite and not negative. "
+                f"Received: {name}={constants[name]}"
+            )

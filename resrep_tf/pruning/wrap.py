@@ -1,0 +1,151 @@
+"""Puts compactors into a model: convolutional re-parameterisation."""
+
+import keras
+
+from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
+from resrep_tf.graph.targets import (
+    Targets,
+    check_finite,
+    check_not_wrapped,
+    choose_spaces,
+)
+from resrep_tf.pruning.compactor import FILTERS, KINDS, Compactor, SplitActivation
+from resrep_tf.pruning.model import ResRepModel
+from resrep_tf.pruning.replicas import average_statistics
+from resrep_tf.surgery.rebuild import Rebuilder
+
+
+def wrap(
+    model: keras.Model, targets: Targets = None, compactor: str = "matrix"
+) -> ResRepModel:
+    """Re-parameterises a trained model for pruning.
+
+    The result computes the same outputs and trains like any Keras model; the given
+    model is not changed. Layers keep their names and weights.
+
+    Args:
+        model: A trained Functional or Sequential model; nested models are fine.
+        targets: What to prune. None: every prunable space of channels that one
+            layer makes (the paper's internal layers), together with its gates if it
+            has some. `"all"`: residual streams too, by one compactor that all
+            layers of the stream share. Or layer
+            names, a compiled regular expression that layer names must match from
+            their start, or a function from a layer to True or False.
+        compactor: `"matrix"`, or `"vector"` for one scale per channel. With
+            `"filters"` nothing is re-parameterised: the target layers' own filters are
+            trained to be forgotten (the paper's Res without Rep).
+
+    Example:
+
+    ```python
+    pruner = resrep_tf.wrap(model)
+    pruner.compile("sgd", "sparse_categorical_crossentropy")
+    pruner.fit(data, callbacks=[resrep_tf.ChannelSelection(flops_target=0.5)])
+    slim = resrep_tf.convert(pruner)
+    ```
+    """
+    if compactor not in KINDS:
+        raise ValueError(
+            f"`compactor` must be one of {KINDS}. Received: compactor={compactor!r}"
+        )
+    graph = ChannelGraph(model)
+    average_statistics(model)
+    check_not_wrapped(graph)
+    check_finite(graph)
+    spaces = choose_spaces(graph, targets)
+    if compactor == FILTERS:
+        check_filters(spaces)
+    pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
+    pruner.dtype_policy = model.dtype_policy
+    if compactor == FILTERS:
+        for filters in pruner.compactors:
+            filters.norms_at_start.assign(filters.row_norms())
+    return pruner
+
+
+class _Wrapper(Rebuilder):
+    """Copies a model with a compactor behind each producer of the given spaces."""
+
+    def __init__(self, graph: ChannelGraph, spaces: list[Space], kind: str):
+        super().__init__(graph)
+        self._kind = kind
+        self._names = {step.op.name for step in graph.calls.values()}
+        self._compactors: dict[Space, Compactor] = {}
+        self._producers: dict[int, Producer] = {}  # By id of the tail call.
+        self._spaces: dict[int, Space] = {}
+        self._split: dict[int, SplitActivation] = {}
+        for space in spaces:
+            for producer in space.producers:
+                self._spaces[id(producer.layer)] = space
+                for call in producer.tail:
+                    self._producers[id(call)] = producer
+
+    def make(self, call):
+        op, weights = super().make(call)
+        split = id(call.op) in self._spaces
+        if split and op.activation is not keras.activations.linear:
+            config = op.get_config()
+            config["activation"] = "linear"
+            op = type(op).from_config(config)
+        return op, weights
+
+    def call(self, call, values, trainable):
+        outputs = super().call(call, values, trainable)
+        producer = self._producers.get(id(call))
+        if producer is None:
+            return outputs
+        space = self._spaces[id(producer.layer)]
+        outputs = self._compactor(space, call)(outputs)
+        if producer.layer.activation is keras.activations.linear:
+            return outputs
+        return self._activation(producer.layer)(outputs)
+
+    def _compactor(self, space: Space, call) -> Compactor:
+        if space not in self._compactors:
+            first = space.producers[0]
+            self._compactors[space] = Compactor(
+                targets=[producer.name for producer in space.producers],
+                kind=self._kind,
+                axis=call.outputs[0].axis,
+                name=self._unique(f"{first.name}_compactor"),
+                dtype=first.layer.dtype_policy,
+            )
+        return self._compactors[space]
+
+    def _activation(self, layer: keras.Layer) -> SplitActivation:
+        if id(layer) not in self._split:
+            self._split[id(layer)] = SplitActivation(
+                layer.activation,
+                name=self._unique(f"{layer.name}_activation"),
+                dtype=layer.dtype_policy,
+            )
+        return self._split[id(layer)]
+
+    def _unique(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+# === Checks ===
+
+
+def check_filters(spaces: list[Space]) -> None:
+    """Raises unless each space is made by one variable that can be trained."""
+    for space in spaces:
+        producer = space.producers[0]
+        _, axis = producer.calls[0].rule.filters(producer.layer)
+        why = None
+        if len(space.producers) > 1:
+            why = "shares its channels with other layers"
+        elif axis != -1:
+            why = "has its output channels on another axis than the last"
+        elif not producer.layer.trainable:
+            why = "is frozen"
+        if why is not None:
+            raise ValueError(
+                f"The filters of `{producer.name}` cannot be trained to be forgotten: "
+                f"the layer {why}. Leave it out of `targets`. "
+                "Received: compactor='filters'"
+            )

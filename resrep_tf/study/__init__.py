@@ -1,0 +1,1 @@
+"""`python -m resrep_tf.study`: the paper's comparisons, each by one command."""

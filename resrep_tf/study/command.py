@@ -1,0 +1,236 @@
+"""The study command: several methods on one base, compared."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+
+from resrep_tf.cli import output
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.flagset import FlagSet
+from resrep_tf.study import study_report, trajectory
+from resrep_tf.study.studies import PRESETS, RECIPES, STUDIES, Case, cases
+from resrep_tf.study.study_results import Result
+from resrep_tf.train import pipeline, settings
+from resrep_tf.train.settings import Settings
+
+USAGE = """
+Runs the paper's comparisons: several methods on the same base, with the same data in
+the same order, for the same number of epochs.
+
+  python -m resrep_tf.study --study=variants --preset=digits --seeds=0,1,2
+  python -m resrep_tf.study --study=criteria --preset=cifar10 --init_weights=FILE
+
+Flags that are not listed here go to every training run; see
+`python -m resrep_tf.train --helpshort`. The same command goes on where it was stopped.
+"""
+
+
+def define() -> FlagSet:
+    """Makes the flags of the command."""
+    flags = FlagSet(USAGE)
+    flags.group("Study")
+    flags.choice(
+        "study",
+        None,
+        STUDIES,
+        "variants: Table 3 of the paper, baselines and variants of ResRep. ablation: "
+        "Sect. 4.3, with and without Rep and Res. trajectory: Fig. 4, what pruning "
+        "would cost at each epoch. criteria: other ways to choose channels.",
+    )
+    flags.choice(
+        "preset",
+        "digits",
+        PRESETS,
+        "The setting: digits takes minutes on a CPU, cifar10 hours; paper is the "
+        "paper's own.",
+    )
+    flags.items("seeds", ["0"], "Seeds; every method is run with each of them.")
+    flags.items("only", [], "Run and show these methods only, by their names.")
+    flags.string(
+        "output",
+        None,
+        "The folder for runs and results. Studies of one preset may share it, and "
+        "then share runs. By default studies/PRESET.",
+    )
+    return flags
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Runs the command on a command line without the program's name."""
+    study = Study.parse(arguments)
+    study.check()
+    study.run()
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A study that is to be run.
+
+    Attributes:
+        name: Which study.
+        preset: Which setting.
+        seeds: The seeds.
+        cases: The methods.
+        folder: Where everything goes.
+        flags: What every training run is told.
+        command: The command line.
+    """
+
+    name: str
+    preset: str
+    seeds: tuple[int, ...]
+    cases: tuple[Case, ...]
+    folder: Path
+    flags: tuple[str, ...]
+    command: str
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> "Study":
+        values, others = define().parse_known(arguments)
+        if values["study"] is None:
+            raise CommandError(
+                f"`--study` must be given: {', '.join(STUDIES)}. Received: no --study"
+            )
+        name, preset = values["study"], values["preset"]
+        return cls(
+            name,
+            preset,
+            _seeds(values["seeds"]),
+            _choose(cases(name, preset), values["only"]),
+            Path(values["output"] or Path("studies", preset)).expanduser(),
+            (f"--recipe={RECIPES[preset][name]}", *others),
+            " ".join(["python -m resrep_tf.study", *arguments]),
+        )
+
+    # === Before anything is trained ===
+
+    def check(self) -> None:
+        """Raises what can be known to be wrong, before hours of training."""
+        output.check(self.folder)
+        for seed in self.seeds:
+            for case in self.cases:
+                _check(settings.parse(self._case_flags(case, seed))[0])
+
+    @property
+    def trains_bases(self) -> bool:
+        """Whether there is no base yet."""
+        found, _ = settings.parse([*self.flags, "--seed=0"])
+        return found.base_epochs > 0
+
+    # === Runs ===
+
+    def run(self) -> None:
+        """Trains what is not trained yet, then writes the results."""
+        results = [result for seed in self.seeds for result in self._run(seed)]
+        traces = []
+        if self.name == "trajectory":
+            traces = [trajectory.trace(result) for result in results]
+        study_report.write(
+            self.folder / self.name, self.title, self.command, results, traces
+        )
+
+    def _run(self, seed: int) -> list[Result]:
+        """Runs all methods with one seed."""
+        if self.trains_bases:
+            self._train(f"base, seed {seed}", self._base_flags(seed))
+        results: dict[str, Result] = {}
+        seen: dict[str, Settings] = {}
+        for case in self.cases:
+            target = None
+            if case.like is not None:
+                target = results[case.like].flops_removed
+                if target <= 0:
+                    print(f"\n=== {case.name}: {case.like} removed nothing; left out")
+                    continue
+            flags = self._case_flags(case, seed, target)
+            found, _ = settings.parse(flags)
+            twin = _twin(found, seen)
+            if twin is not None:
+                print(f"\n=== {case.name}: the same as {twin} here; not run again")
+                results[case.name] = dataclasses.replace(results[twin], case=case)
+                continue
+            seen[case.name] = found
+            self._train(f"{case.name}, seed {seed}", flags)
+            folder = self._folder(case.name, seed)
+            results[case.name] = Result.read(case, seed, folder)
+        return list(results.values())
+
+    @property
+    def title(self) -> str:
+        return f"{self.name.capitalize()}, {self.preset}"
+
+    def _train(self, title: str, flags: Sequence[str]) -> None:
+        found, _ = settings.parse(flags)
+        print(f"\n=== {title}")
+        if pipeline.complete(found, Path(found.output)):
+            print(f"{found.output} is complete")
+            return
+        keras.utils.clear_session()
+        pipeline.run(flags)
+
+    def _folder(self, name: str, seed: int) -> Path:
+        return self.folder / "runs" / f"{name}-{seed}"
+
+    def _base_flags(self, seed: int) -> list[str]:
+        folder = self._folder("base", seed)
+        return [*self.flags, "--epochs=0", f"--seed={seed}", f"--output={folder}"]
+
+    def _case_flags(
+        self, case: Case, seed: int, flops_target: float | None = None
+    ) -> list[str]:
+        """The flags of a method's run."""
+        folder = self._folder(case.name, seed)
+        flags = [*self.flags, *case.flags, f"--seed={seed}", f"--output={folder}"]
+        base = self._folder("base", seed) / output.BASE
+        # Weights that the user names are the base, whatever an earlier study trained.
+        if self.trains_bases and base.exists():
+            flags += [f"--init_weights={base}", "--base_epochs=0"]
+        if flops_target is not None:
+            flags.append(f"--flops_target={flops_target}")
+        return flags
+
+
+def _check(found: Settings) -> None:
+    if found.strategy == "multiworker":
+        raise CommandError(
+            "`--strategy=multiworker` needs a process of its own for each run. Start "
+            "the methods one by one with `python -m resrep_tf.train`, then the study "
+            "to compare them. Received: --strategy=multiworker"
+        )
+
+
+def _twin(found: Settings, others: Mapping[str, Settings]) -> str | None:
+    """The name of a run that computes the same, if there is one."""
+    for name, other in others.items():
+        if not settings.differences(other, found):
+            return name
+    return None
+
+
+def _seeds(values: Sequence[str]) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(value) for value in values)
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise CommandError(
+            "`--seeds` must be different numbers, such as 0,1,2. "
+            f"Received: --seeds={','.join(values)}"
+        )
+    return seeds
+
+
+def _choose(known: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
+    unknown = set(names) - {case.name for case in known}
+    if unknown:
+        raise CommandError(
+            f"`--only` must name methods of this study: "
+            f"{', '.join(case.name for case in known)}. "
+            f"Received: --only={','.join(names)}"
+        )
+    # With what they refer to.
+    needed = {case.like for case in known if case.name in names}
+    wanted = {*names, *needed} if names else {case.name for case in known}
+    return tuple(case for case in known if case.name in wanted)

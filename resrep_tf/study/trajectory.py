@@ -1,0 +1,100 @@
+"""What pruning would have cost at each epoch of a run (Fig. 4 of the paper)."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.baselines import ablation
+from resrep_tf.cli import output
+from resrep_tf.convert.report import read_structure
+from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.study.study_results import Result
+from resrep_tf.surgery.verify import zeroed
+from resrep_tf.train import settings, snapshots, training
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """A run's model at one epoch, whole and pruned to the final structure.
+
+    Attributes:
+        epoch: Epochs since the start.
+        accuracy: Of the model as it was.
+        pruned_accuracy: Of the model without the channels that are gone at the end.
+        surviving: The sum of squares of the rows that survive.
+        pruned: The sum of squares of those that do not.
+        norms: The norms of all rows.
+    """
+
+    epoch: int
+    accuracy: float
+    pruned_accuracy: float
+    surviving: float
+    pruned: float
+    norms: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A run, epoch by epoch.
+
+    Attributes:
+        result: What came of it in the end.
+        moments: Its snapshots.
+        kept: For each row, whether it survives.
+        epsilon: The norm below which rows were dropped.
+    """
+
+    result: Result
+    moments: Sequence[Moment]
+    kept: np.ndarray
+    epsilon: float
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of trajectory.csv."""
+        return [
+            {
+                "method": self.result.case.name,
+                "seed": self.result.seed,
+                "epoch": moment.epoch,
+                "accuracy": round(moment.accuracy, 6),
+                "pruned_accuracy": round(moment.pruned_accuracy, 6),
+                "surviving": f"{moment.surviving:.6g}",
+                "pruned": f"{moment.pruned:.6g}",
+            }
+            for moment in self.moments
+        ]
+
+
+def trace(result: Result) -> Trace:
+    """Prunes every snapshot of a run to the run's final structure."""
+    folder = result.folder
+    found, _ = settings.parse([f"--flagfile={folder / output.FLAGS}"])
+    dataset = training.load_data(found)
+    pruner = keras.models.load_model(folder / output.PRUNER, compile=False)
+    structure = read_structure(result.report["conversion"])
+    rows = {c: np.array(structure[c.targets[0]]) for c in pruner.compactors}
+    predict = evaluation.predictor(pruner)
+    moments = []
+    print(f"\n=== {result.case.name}, seed {result.seed}: pruning every snapshot")
+    for epoch, weights in snapshots.read(folder / output.SNAPSHOTS):
+        pruner.set_weights(weights)
+        whole = evaluation.score(predict, dataset, found.eval_steps)
+        with zeroed(rows):
+            pruned = evaluation.score(predict, dataset, found.eval_steps)
+        norms = [np.asarray(compactor.row_norms()) for compactor in pruner.compactors]
+        moments.append(
+            Moment(
+                epoch,
+                whole.accuracy,
+                pruned.accuracy,
+                *ablation.quadratic_sums(pruner, structure),
+                np.concatenate(norms),
+            )
+        )
+        print(f"epoch {epoch}: {whole.accuracy:.2%}, pruned {pruned.accuracy:.2%}")
+    kept = np.concatenate(list(rows.values()))
+    return Trace(result, moments, kept, found.epsilon)

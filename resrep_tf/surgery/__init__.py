@@ -1,0 +1,1 @@
+"""Exact rewriting of models: what can go, and the narrower copy."""

@@ -1,0 +1,124 @@
+"""Builds a new model from a graph, call by call; the given model is only read."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.keras_nodes import (
+    arguments,
+    as_function,
+    entering,
+    input_layer,
+    nodes,
+    structures,
+)
+from resrep_tf.rules import Call, Tensor
+
+
+class Rebuilder:
+    """Copies a model; subclasses change it where they must.
+
+    Layers are made anew from their configs, under their own names, once each
+    however often they are called. Nested models stay nested. A layer is trainable
+    in the copy if it and all models around it were.
+    """
+
+    def __init__(self, graph: ChannelGraph):
+        self.graph = graph
+        self._ops: dict[int, Any] = {}
+        self._nested: dict[int, keras.Model] = {}
+
+    def build(self, model_class: type = keras.Model) -> keras.Model:
+        model = self.graph.model
+        inputs, outputs = self._copy(self.graph.function, model.trainable)
+        return model_class(inputs, outputs, name=model.name)
+
+    # === For subclasses ===
+
+    def shape(self, tensor: Tensor) -> tuple[int | None, ...]:
+        """The shape of a model's input in the new model."""
+        return tensor.shape
+
+    def make(self, call: Call) -> tuple[Any, list]:
+        """The new operation for a call, and its weights."""
+        return call.rule.clone(call.op)
+
+    def arguments(self, call: Call, values: Sequence[Any]) -> tuple[tuple, dict]:
+        return call.arguments(values)
+
+    def call(self, call: Call, values: Sequence[Any], trainable: bool) -> Any:
+        """Makes a call in the new model and returns its outputs."""
+        args, kwargs = self.arguments(call, values)
+        known = self._ops.get(id(call.op))
+        if known is not None:
+            return known(*args, **kwargs)
+        op, weights = self._make(call)
+        self._ops[id(call.op)] = op
+        outputs = op(*args, **kwargs)
+        if isinstance(op, keras.Layer):
+            op.trainable = op.trainable and trainable
+            if weights:
+                op.set_weights(weights)
+        return outputs
+
+    # === Walking ===
+
+    def _make(self, call: Call) -> tuple[Any, list]:
+        try:
+            return self.make(call)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{call.describe()} cannot be copied from its config. A custom layer "
+                "needs a `get_config()` that its constructor accepts; a `Lambda` "
+                "layer can be written with `keras.ops` instead. "
+                f"Received: {type(error).__name__}: {error}"
+            ) from error
+
+    def _copy(self, function: keras.Function, trainable: bool) -> tuple[Any, Any]:
+        new = {id(tensor): self._input(tensor) for tensor in function.inputs}
+        for node in nodes(function):
+            call = self.graph.calls.get(id(node))
+            if call is not None:
+                values = [new[id(tensor)] for tensor in node.input_tensors]
+                outputs = self.call(call, values, trainable)
+            else:
+                outputs = self._call_nested(node, new, trainable)
+            flat = keras.tree.flatten(outputs)
+            new.update(zip(map(id, node.outputs), flat, strict=True))
+        inputs, outputs = structures(function)
+        return (
+            keras.tree.map_structure(lambda tensor: new[id(tensor)], inputs),
+            keras.tree.map_structure(lambda tensor: new[id(tensor)], outputs),
+        )
+
+    def _call_nested(self, node: Any, new: dict[int, Any], trainable: bool) -> Any:
+        function = as_function(node.operation)
+        # In the model's own structure: given by name, Keras would take inputs of
+        # different widths for one another.
+        values = [new[id(tensor)] for tensor in entering(node, function)]
+        inputs = keras.tree.pack_sequence_as(structures(function)[0], values)
+        args, kwargs = arguments(node)([new[id(t)] for t in node.input_tensors])
+        kwargs.pop("inputs", None)
+        nested = self._nested_model(node.operation, trainable)
+        return nested(inputs, *args[1:], **kwargs)
+
+    def _nested_model(self, model: keras.Model, trainable: bool) -> keras.Model:
+        if id(model) not in self._nested:
+            inputs, outputs = self._copy(
+                as_function(model), trainable and model.trainable
+            )
+            self._nested[id(model)] = keras.Model(inputs, outputs, name=model.name)
+        return self._nested[id(model)]
+
+    def _input(self, tensor: keras.KerasTensor) -> keras.KerasTensor:
+        layer = input_layer(tensor)
+        config = layer.get_config()
+        shape = self.shape(self.graph.tensor(tensor))
+        config["batch_shape"] = (tensor.shape[0], *shape[1:])
+        new = type(layer).from_config(config).output
+        # Keras names the tensor of an unnamed input otherwise than its layer, and
+        # that name is the one an exported model shows.
+        new.name = tensor.name
+        return new

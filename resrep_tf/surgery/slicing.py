@@ -1,0 +1,98 @@
+"""Takes channels out of a plain model: what one-shot pruning does.
+
+Nothing is re-parameterised and nothing is merged: layers keep their names, their
+BatchNorms and their remaining weights, so that the result can be finetuned.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.graph.targets import check_not_wrapped
+from resrep_tf.pruning.replicas import average_statistics
+from resrep_tf.rules import activations
+from resrep_tf.surgery.decide import decide
+from resrep_tf.surgery.narrow import Narrower
+from resrep_tf.surgery.rebuild import Rebuilder
+
+
+def slice_channels(
+    model: keras.Model, keep: Mapping[str, Sequence[bool]]
+) -> keras.Model:
+    """Copies a model without some channels of some layers.
+
+    Removing a channel means that it is zero behind the layer's BatchNorm (behind its
+    bias if it has none). Where following layers make another constant of that zero,
+    the constant goes into the next layer's bias, as in `resrep_tf.convert`.
+
+    Args:
+        model: A Functional or Sequential model; it is not changed.
+        keep: For layer names, a boolean for each output channel. Layers that share
+            their channels need to be named once. Others stay as they are.
+    """
+    graph = ChannelGraph(model)
+    check_not_wrapped(graph)
+    return slice_graph(graph, _by_space(graph, keep))
+
+
+def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
+    """As `slice_channels`, for a graph that is at hand."""
+    average_statistics(graph.model)
+    removed = {}
+    for space, kept in keep.items():
+        for producer in space.producers:
+            values = np.zeros(space.width)
+            if producer.batchnorm is None:
+                values = activations.apply(producer.layer.activation, values)
+            for call in producer.tail:
+                removed[id(call)] = np.where(kept, np.nan, values)
+    return Narrower(graph, decide(graph, removed), fuse_bn=False).build()
+
+
+def space_name(graph: ChannelGraph, space: Space) -> str:
+    """What a space goes by: the name of the first layer that makes it."""
+    return graph.label(space.producers[0].calls[0])
+
+
+def _by_space(
+    graph: ChannelGraph, keep: Mapping[str, Sequence[bool]]
+) -> dict[Space, np.ndarray]:
+    known = {
+        graph.label(producer.calls[0]): space
+        for space in graph.spaces
+        for producer in space.producers
+    }
+    found = {}
+    for name, value in keep.items():
+        space = known.get(name)
+        if space is None or not space.prunable:
+            why = f"there are {sorted(known)}" if space is None else space.reason
+            raise ValueError(
+                f"`keep` names no layer that can lose channels: {name!r} ({why}). "
+                f"Received: keep={list(keep)}"
+            )
+        value = np.asarray(value)
+        if value.dtype != bool or value.shape != (space.width,) or not value.any():
+            raise ValueError(
+                f"`keep[{name!r}]` must be {space.width} booleans, one of them true at "
+                f"least. Received: keep[{name!r}]={value}"
+            )
+        found[space] = value
+    return found
+
+
+def reinitialise(model: keras.Model) -> keras.Model:
+    """Copies a model with fresh weights, drawn from its layers' initializers.
+
+    Layers without trainable weights keep what they have: a `Normalization` its
+    statistics, a frozen layer its kernel.
+    """
+    return _Fresh(ChannelGraph(model)).build()
+
+
+class _Fresh(Rebuilder):
+    def make(self, call):
+        op, weights = super().make(call)
+        return op, [] if getattr(call.op, "trainable_weights", None) else weights

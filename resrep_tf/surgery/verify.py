@@ -1,0 +1,89 @@
+"""Compares two models on random inputs."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.graph.keras_nodes import check_model, structures
+from resrep_tf.pruning.compactor import Compactor
+
+_TINY = float(np.finfo(np.float32).tiny)
+# The largest accepted difference relative to the outputs' scale, by the precision in
+# which the models compute.
+TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1, "float16": 2e-2}
+
+
+def tolerance(model: keras.Model) -> float:
+    """What rounding alone may do to a model's outputs."""
+    kinds = [layer.compute_dtype for layer in _leaves(model)] + [model.compute_dtype]
+    return max(TOLERANCES.get(kind, 0.0) for kind in kinds)
+
+
+def _leaves(model: keras.Model) -> Iterator[keras.Layer]:
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from _leaves(layer)
+        else:
+            yield layer
+
+
+def random_inputs(
+    model: keras.Model, shapes: Sequence[tuple], batch: int = 2, seed: int = 0
+) -> Any:
+    """Random inputs of a model's structure, for open extents as in `shapes`.
+
+    Every second example is as large as pixels are: a model that rescales its images
+    first would hardly see the difference between small ones.
+    """
+    rng = np.random.default_rng(seed)
+    flat = []
+    for tensor, shape in zip(model.inputs, shapes, strict=True):
+        size = (tensor.shape[0] or batch, *shape[1:])
+        if np.issubdtype(np.dtype(_numpy_type(tensor.dtype)), np.floating):
+            values = rng.standard_normal(size)
+            values[1::2] *= 128
+            flat.append(values.astype(_numpy_type(tensor.dtype)))
+        else:
+            flat.append(rng.integers(0, 2, size).astype(tensor.dtype))
+    structure, _ = structures(check_model(model))
+    return keras.tree.pack_sequence_as(structure, flat)
+
+
+def _numpy_type(dtype: str) -> str:
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+def compare(a: Any, b: Any) -> float:
+    """The largest difference of two structures of outputs, relative to `a`'s scale.
+
+    Each example has its own scale, so that a large one does not hide a small one.
+    NaN or infinity in one of them only is an infinite difference.
+    """
+    worst = 0.0
+    for left, right in zip(keras.tree.flatten(a), keras.tree.flatten(b), strict=True):
+        left = keras.ops.convert_to_numpy(left).astype(np.float64)
+        right = keras.ops.convert_to_numpy(right).astype(np.float64)
+        left, right = left.reshape(len(left), -1), right.reshape(len(right), -1)
+        if not (np.isfinite(left).all() and np.isfinite(right).all()):
+            return 0.0 if np.array_equal(left, right, equal_nan=True) else float("inf")
+        scale = np.abs(left).max(axis=1, initial=0.0)
+        scale = np.maximum(scale, max(1e-3 * scale.max(initial=0.0), _TINY))
+        difference = np.abs(left - right).max(axis=1, initial=0.0)
+        worst = max(worst, float((difference / scale).max(initial=0.0)))
+    return worst
+
+
+@contextlib.contextmanager
+def zeroed(rows: Mapping[Compactor, np.ndarray]) -> Iterator[None]:
+    """Sets the compactor rows that are not kept to zero, and puts them back."""
+    before = {c: keras.ops.convert_to_numpy(c.kernel) for c in rows}
+    try:
+        for compactor, keep in rows.items():
+            compactor.kernel.assign(before[compactor] * keep)
+        yield
+    finally:
+        for compactor, kernel in before.items():
+            compactor.kernel.assign(kernel)

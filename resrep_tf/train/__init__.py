@@ -1,0 +1,1 @@
+"""`python -m resrep_tf.train`: from a base model to an exported, pruned one."""

@@ -1,0 +1,98 @@
+"""What a run has come to: the table, report.json and report.html."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import resrep_tf
+from resrep_tf.cli import output
+from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.evaluate import latency
+from resrep_tf.report import run_page as report_html
+from resrep_tf.train.methods import Outcome
+from resrep_tf.train.settings import Settings
+from resrep_tf.train.table import Figures, table
+
+
+def measure(
+    models: Mapping[str, keras.Model],
+    scores: Mapping[str, evaluation.Scores],
+    files: Mapping[str, Path],
+    input_shape: tuple[int, int, int],
+) -> dict[str, Figures]:
+    """What each model costs and is worth; latencies are measured side by side.
+
+    Args:
+        models: The models, by any key.
+        scores: Their accuracy.
+        files: Where they are stored.
+        input_shape: Height, width and channels of an image.
+    """
+    print("Measuring latency")
+    predictors = {key: evaluation.predictor(model) for key, model in models.items()}
+    seconds = latency.measure(predictors, input_shape)
+    return {
+        key: Figures(
+            flops=resrep_tf.count_flops(model, input_shape),
+            params=model.count_params(),
+            bytes=output.size(files[key]),
+            latency=seconds[key],
+            accuracy=scores[key].accuracy,
+            top5_accuracy=scores[key].top5_accuracy,
+        )
+        for key, model in models.items()
+    }
+
+
+def write(
+    folder: Path,
+    settings: Settings,
+    figures: Mapping[str, Figures],
+    outcome: Outcome,
+    explanation: resrep_tf.Explanation,
+    metrics: Sequence[Mapping[str, Any]],
+) -> None:
+    """Writes report.html and report.json, and prints the table.
+
+    Args:
+        folder: The run's folder.
+        settings: The run's settings.
+        figures: Those of the models `before` and `after`.
+        outcome: What the method has done.
+        explanation: What `explain` says of the base.
+        metrics: The rows of metrics.csv.
+    """
+    report = {
+        "arch": settings.arch,
+        "dataset": settings.dataset,
+        "method": settings.method,
+        "flops_target": settings.flops_target,
+        **{key: found.to_dict() for key, found in figures.items()},
+        "plan": None if outcome.plan is None else outcome.plan.to_dict(),
+        "conversion": outcome.conversion.to_dict(),
+        "versions": {
+            "resrep_tf": resrep_tf.__version__,
+            "keras": keras.__version__,
+            "tensorflow": tf.__version__,
+        },
+    }
+    page = report_html.render(
+        report,
+        metrics,
+        explanation=explanation.to_dict(),
+        settings=dataclasses.asdict(settings),
+        command=f"python -m resrep_tf.train --flagfile={folder / output.FLAGS}",
+    )
+    output.write_text(folder / output.REPORT_PAGE, page)
+    # The last file of a run: where it is, the run is complete.
+    output.write_json(folder / output.REPORT, report)
+    print(f"\n{summary(report, folder)}")
+
+
+def summary(report: Mapping[str, Any], folder: Path) -> str:
+    """The table of a report."""
+    return f"{table(report['before'], report['after'])}\n\nEverything is in {folder}"

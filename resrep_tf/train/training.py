@@ -1,0 +1,228 @@
+"""Training of the base and of the wrapped model, alike."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+
+from resrep_tf import data
+from resrep_tf.cli import output
+from resrep_tf.cli.errors import CommandError, blame, brief
+from resrep_tf.cli.interruption import Interruption
+from resrep_tf.cli.workers import Workers
+from resrep_tf.data import Dataset
+from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.pruning.replicas import SharedLossScaleOptimizer
+from resrep_tf.train.checkpoints import (
+    Checkpoint,
+    Checkpoints,
+    Position,
+    assign,
+    values,
+)
+from resrep_tf.train.loop import Loop, build_state
+from resrep_tf.train.metrics import EpochLog, MetricsFile
+from resrep_tf.train.settings import Settings
+
+Rate = float | keras.optimizers.schedules.LearningRateSchedule
+
+
+def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
+    """The data of a run, or a worker's share of them."""
+    with blame("dataset"):
+        return data.load(
+            settings.dataset,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            image_size=settings.image_size,
+            data_dir=settings.data_dir,
+            download=settings.download,
+            augment=settings.augment,
+            num_shards=num_shards,
+            shard_index=shard_index,
+        )
+
+
+def learning_rate(
+    start: float,
+    schedule: str,
+    boundaries: Sequence[int],
+    steps_per_epoch: int,
+    epochs: int,
+) -> Rate:
+    """The learning rate as a function of the step.
+
+    Args:
+        start: Its first value.
+        schedule: `"cosine"` to zero at the end, `"constant"`, or `"step"`.
+        boundaries: For `"step"`, the epochs at which it is divided by ten.
+        steps_per_epoch: Steps of an epoch.
+        epochs: Epochs of the run.
+    """
+    if schedule == "constant":
+        return start
+    if schedule == "cosine":
+        return keras.optimizers.schedules.CosineDecay(start, epochs * steps_per_epoch)
+    return keras.optimizers.schedules.PiecewiseConstantDecay(
+        [epoch * steps_per_epoch for epoch in boundaries],
+        [start * 0.1**count for count in range(len(boundaries) + 1)],
+    )
+
+
+def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimizer:
+    """SGD that skips the steps that the settings want skipped."""
+    sgd = keras.optimizers.SGD(rate, momentum=momentum)
+    if settings.mixed_precision == "float16":
+        return SharedLossScaleOptimizer(sgd)
+    if settings.on_nan == "skip":
+        # A scale of one that never grows: only the skipping is wanted.
+        return SharedLossScaleOptimizer(
+            sgd, initial_scale=1.0, dynamic_growth_steps=2**31 - 1
+        )
+    return sgd
+
+
+def synchronise(model: keras.Model) -> None:
+    """Makes BatchNorms see the batch of all replicas."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            synchronise(layer)
+        elif isinstance(layer, keras.layers.BatchNormalization):
+            layer.synchronized = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainer:
+    """Trains the models of a run, each from where its last checkpoint was written.
+
+    Attributes:
+        settings: What to do.
+        data: The data set.
+        workers: The devices and processes.
+        steps_per_epoch: Training steps of an epoch.
+        folder: Where results go.
+        metrics: The file for each epoch's metrics.
+        checkpoints: The run's checkpoints.
+        interruption: What tells of signals.
+    """
+
+    settings: Settings
+    data: Dataset
+    workers: Workers
+    steps_per_epoch: int
+    folder: Path
+    metrics: MetricsFile
+    checkpoints: Checkpoints
+    interruption: Interruption
+
+    def train(
+        self,
+        model: keras.Model,
+        phase: str,
+        epochs: int,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+    ) -> None:
+        """Trains a model that was made and compiled in the strategy's scope."""
+        workers = self.workers
+        build_state(model, workers.strategy)
+        start = self._resume(model, phase)
+        callbacks = list(callbacks)
+        if workers.chief:
+            folder = self.folder / output.TENSORBOARD
+            callbacks.append(EpochLog(phase, self.metrics, folder, start.epoch))
+        predict = evaluation.predictor(model, workers)
+        loss = tf.function(model.loss, autograph=False, reduce_retracing=True)
+        loop = Loop(
+            model,
+            self.data,
+            workers,
+            epochs,
+            self.steps_per_epoch,
+            callbacks,
+            evaluate=lambda each: self._score(predict, loss, each),
+            save=lambda position: self._save(model, phase, position),
+            save_every=self.settings.checkpoint_interval,
+            interruption=self.interruption,
+            on_nan=self.settings.on_nan,
+            verbose=evaluation.verbosity() if workers.chief else 0,
+        )
+        with evaluation.blame_images(self.data):
+            loop.run(start)
+
+    def _score(
+        self,
+        predict: evaluation.Predict,
+        loss: evaluation.Loss,
+        after_batch: Callable[[], None],
+    ) -> dict[str, float]:
+        steps, show = self.settings.eval_steps, lambda: None
+        if self.workers.chief:
+            show = evaluation.passing_bar(evaluation.count(self.data, steps))
+
+        def after() -> None:
+            show()
+            after_batch()
+
+        scores = evaluation.score(predict, self.data, steps, loss, after)
+        found = {"loss": scores.loss, "accuracy": scores.accuracy}
+        if self.data.classes > 5:
+            found["top5_accuracy"] = scores.top5_accuracy
+        return found
+
+    # === Checkpoints ===
+
+    def _resume(self, model: keras.Model, phase: str) -> Position:
+        """Restores the phase's newest checkpoint; writes one if there is none."""
+        found, chief = self.checkpoints.newest(), self.workers.chief
+        if found is not None and chief:  # Also of the phase before, if that was it.
+            self.metrics.replace(found.rows)
+        if found is None or found.phase != phase:
+            start = Position()
+            self._save(model, phase, start)
+        else:
+            assign(model, found.values)
+            start = found.position
+            if chief:
+                print(f"Going on after epoch {start.epoch}, step {start.step}")
+        self._check_agreed(start)
+        return start
+
+    def _save(self, model: keras.Model, phase: str, position: Position) -> None:
+        found = values(model)  # By all workers: metrics are the sum over them.
+        if self.workers.chief:
+            checkpoint = Checkpoint(phase, position, self.metrics.rows, found)
+            self.checkpoints.save(checkpoint, position.steps(self.steps_per_epoch))
+
+    def _check_agreed(self, position: Position) -> None:
+        """Makes sure that all workers start at the same step."""
+        if self.workers.count == 1:
+            return
+        steps = position.steps(self.steps_per_epoch)
+        if self.workers.total(steps) != steps * self.workers.replicas:
+            raise CommandError(
+                "`--output` must be a folder that all workers share: they have found "
+                f"different checkpoints in it. Received: --output={self.folder}, step "
+                f"{steps} on worker {self.workers.index}"
+            )
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Turns the failure of a collective operation into a readable error.
+
+        Not only steps are such operations: so is the making of variables, where a
+        worker may wait for another one for long.
+        """
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if self.workers.count == 1 or self.interruption.requested:
+                raise
+            raise CommandError(
+                "Training cannot go on without all workers, and one of them is gone or "
+                "out of reach. Start all of them again with the same command: they go "
+                f"on from the last checkpoint. Received: {type(error).__name__} on "
+                f"worker {self.workers.index} of {self.workers.count}: {brief(error)}"
+            ) from error

@@ -1,0 +1,49 @@
+"""Random graphs, every weight randomised: conversion is exact, and never crashes."""
+
+import pytest
+
+from resrep_tf.graph.channel_graph import ChannelGraph
+from support.checks import alive, assert_prunes_exactly, outputs, precision
+from support.random_models import random_model
+
+BATCH = 20
+
+
+def check(seed):
+    """Whether there was something to prune, and the outputs depend on the inputs."""
+    dtype = "float64" if seed % 4 == 0 else "float32"
+    with precision(dtype):
+        model = random_model(seed)
+        if not any(space.prunable for space in ChannelGraph(model).spaces):
+            return False
+        _, slim, _ = assert_prunes_exactly(
+            model,
+            kind="vector" if seed % 5 == 0 else "matrix",
+            seed=seed,
+            fuse_bn=seed % 3 > 0,
+            dtype=dtype,
+            must_live=False,
+        )
+    return alive(outputs(slim))
+
+
+def check_batch(first):
+    pruned = 0
+    for seed in range(first, first + BATCH):
+        try:
+            pruned += check(seed)
+        except Exception as error:
+            error.add_note(f"Reproduce with `check({seed})`.")
+            raise
+    assert pruned > 0.7 * BATCH
+
+
+@pytest.mark.parametrize("first", range(0, 100, BATCH))
+def test_random_graphs(first):
+    check_batch(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 3100, BATCH))
+def test_many_random_graphs(first):
+    check_batch(first)

@@ -1,0 +1,49 @@
+"""Two models compared: figures for people, signs that are right."""
+
+import pytest
+
+from resrep_tf.report.comparison import changes, signed
+
+BEFORE = {
+    "flops": 2_000_000,
+    "params": 500,
+    "bytes": 2000,
+    "latency": {"1": 0.002, "32": 0.01},
+    "accuracy": 0.95,
+    "top5_accuracy": 1.0,
+}
+AFTER = {
+    "flops": 1_000_000,
+    "params": 500,
+    "bytes": 1000,
+    "latency": {"1": 0.0015, "32": 0.011},
+    "accuracy": 0.9425,
+    "top5_accuracy": 1.0,
+}
+
+
+def test_every_quantity_has_a_row():
+    rows = {row.label: row for row in changes(BEFORE, AFTER)}
+    flops = rows["FLOPs (multiply-adds)"]
+    assert (flops.before, flops.after) == ("2,000,000", "1,000,000")
+    assert (flops.change, flops.better) == ("−50.0%", True)
+    assert rows["latency, batch 1 (ms)"].before == "2.00"
+    slower = rows["latency, batch 32 (ms)"]
+    assert (slower.change, slower.better) == ("+10.0%", False)
+    accuracy = rows["top-1 accuracy"]
+    assert (accuracy.change, accuracy.better) == ("−0.75 points", False)
+    assert rows["parameters"].better is None
+    assert len(rows) == 7
+
+
+def test_what_was_not_measured_is_left_out():
+    rows = changes({"flops": 4, "accuracy": 0.5}, {"flops": 2, "accuracy": 0.75})
+    assert [row.label for row in rows] == ["FLOPs (multiply-adds)", "top-1 accuracy"]
+    assert rows[1].change == "+25.00 points"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.25, "+1.2%"), (-3.0, "−3.0%"), (0.04, "±0%"), (0, "±0%")]
+)
+def test_signs(value, text):
+    assert signed(value, 1, "%") == text

@@ -1,0 +1,167 @@
+"""The networks that Keras users have: each prunes exactly, saves and reloads."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import resrep_tf
+from resrep_tf import models
+from resrep_tf.surgery.verify import compare
+from support.checks import assert_prunes_exactly, example, leaves, outputs, precision
+from support.hub_presets import PRESETS, TRANSFORMERS
+from support.networks import HUB, NETWORKS
+
+# Made of composite layers without a rule.
+NOTHING_TO_PRUNE = ("keras_hub.HGNetV2", "keras_hub.MobileNetV5")
+PRUNABLE = [name for name in NETWORKS if name not in NOTHING_TO_PRUNE]
+# Of these, only layers that belong to the head have rules or can lose channels.
+HEADS_ONLY = ("keras_hub.MobileNet", "keras_hub.EfficientNet")
+# These amplify float32's rounding beyond 1e-5; float64's 1e-10 says more then.
+AMPLIFYING = ("ResNet", "ResNetV2")
+# Unless it is told otherwise, as `export` does not, it trains one of its BatchNorms: a
+# Resizing in front of that takes itself to be in training, and so does all behind it.
+NEEDS_TO_BE_TOLD = "SpatialPyramidPooling"
+# The first network of each family in the list is its smallest.
+SMALL = list({net.family: name for name, net in reversed(NETWORKS.items())}.values())
+# Of these, exporting takes long, and is left to the slow tests.
+SLOW_TO_EXPORT = (
+    *("ResNet50V2", "MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0"),
+    *("DenseNet121", "InceptionV3", "InceptionResNetV2", "NASNetMobile"),
+    "ConvNeXtTiny",
+)
+QUICKEST = [
+    "MobileNet",
+    "keras_hub.ResNet",
+    "keras_hub.DenseNet",
+    "keras_hub.DeepLabV3",
+]
+
+
+def prunable(quick):
+    """All networks with something to prune; those that are not `quick` are slow."""
+    for name in PRUNABLE:
+        marks = [] if name in quick else [pytest.mark.slow]
+        yield pytest.param(name, marks=marks)
+
+
+@pytest.fixture(autouse=True)
+def tuples_from_files(monkeypatch):
+    """Hands `build` a tuple, as it is called with before a model is saved.
+
+    Two layers of keras-hub refuse the list that a `.keras` file has instead.
+    """
+    original = keras.layers.Layer.build_from_config
+
+    def build_from_config(layer, config):
+        shape = config.get("input_shape") if config else None
+        concerned = type(layer).__module__.startswith("keras_hub.")
+        if concerned and isinstance(shape, list):
+            config = {**config, "input_shape": tuple(shape)}
+        original(layer, config)
+
+    monkeypatch.setattr(keras.layers.Layer, "build_from_config", build_from_config)
+
+
+def build(name):
+    if NETWORKS[name] in HUB:
+        pytest.importorskip("keras_hub")
+    return NETWORKS[name].build()
+
+
+def prune(name, targets):
+    dtype = "float64" if NETWORKS[name].family in AMPLIFYING else "float32"
+    with precision(dtype):
+        _, slim, report = assert_prunes_exactly(build(name), targets, dtype=dtype)
+    assert report.new_flops < 0.95 * report.flops
+    return slim
+
+
+def assert_reloads(slim, folder):
+    slim.save(folder / "slim.keras")
+    reloaded = keras.models.load_model(folder / "slim.keras")
+    assert compare(outputs(slim), outputs(reloaded)) == 0.0
+
+
+def assert_serves(slim, folder):
+    export(slim, folder / "saved_model")
+    served = tf.saved_model.load(folder / "saved_model")
+    assert compare(outputs(slim), served.serve(example(slim))) <= 1e-5
+
+
+def export(model, folder):
+    if NEEDS_TO_BE_TOLD not in {type(layer).__name__ for layer in leaves(model)}:
+        model.export(folder, verbose=False)
+        return
+    archive = keras.export.ExportArchive()
+    archive.track(model)
+    signature = [keras.InputSpec(t.dtype, t.shape) for t in model.inputs]
+    archive.add_endpoint("serve", lambda x: model(x, training=False), signature)
+    archive.write_out(folder, verbose=False)
+
+
+@pytest.mark.parametrize("name", list(prunable(SMALL)))
+def test_prunes_exactly_and_reloads(name, tmp_path):
+    slim = prune(name, "all")
+    assert_reloads(slim, tmp_path)
+    if name not in SLOW_TO_EXPORT:
+        assert_serves(slim, tmp_path)
+
+
+@pytest.mark.parametrize("name", list(prunable(QUICKEST)))
+def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
+    slim = prune(name, None)
+    assert_reloads(slim, tmp_path)
+    if name in SLOW_TO_EXPORT:
+        assert_serves(slim, tmp_path)
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_PRUNE)
+def test_says_that_there_is_nothing_to_prune(name):
+    with pytest.raises(ValueError, match="has nothing to prune: no layer can lose"):
+        resrep_tf.wrap(build(name), "all")
+
+
+@pytest.mark.parametrize("name", [network.name for network in HUB])
+def test_prunes_a_backbone_without_its_head(name):
+    backbone = build(name).backbone
+    if name in NOTHING_TO_PRUNE + HEADS_ONLY:
+        with pytest.raises(ValueError, match="has nothing to prune"):
+            resrep_tf.wrap(backbone, "all")
+    else:
+        assert_prunes_exactly(backbone)
+
+
+def test_no_network_of_keras_hub_is_forgotten():
+    models = pytest.importorskip("keras_hub").models
+    tasks = (
+        *(models.ImageClassifier, models.ImageSegmenter),
+        *(models.ObjectDetector, models.DepthEstimator),
+    )
+    kinds = {
+        task.backbone_cls.__name__.removesuffix("Backbone")
+        for task in vars(models).values()
+        if isinstance(task, type) and issubclass(task, tasks) and task.backbone_cls
+    }
+    covered = {kind for kind, _, _ in PRESETS.values()}
+    assert kinds == covered | set(TRANSFORMERS)
+
+
+# === The paper's targets ===
+
+
+def keras_network(name):
+    return getattr(keras.applications, name)(weights=None)
+
+
+@pytest.mark.parametrize(
+    "make, name, highest",
+    [
+        (models.build, "resnet50", 0.621),
+        (models.build, "mobilenet", 0.739),
+        (keras_network, "ResNet50", 0.621),
+        (keras_network, "MobileNet", 0.739),
+    ],
+)
+def test_internal_targets_reach_the_papers_reductions(make, name, highest):
+    explanation = resrep_tf.explain(make(name))
+    assert 1 - explanation.smallest_flops / explanation.flops > highest

@@ -1,0 +1,1 @@
+"""What several tests need: small networks, checks, and scripts run beside them."""

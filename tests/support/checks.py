@@ -1,0 +1,188 @@
+"""What many tests do: randomise a model, prune it at random, compare exactly."""
+
+import contextlib
+
+import keras
+import numpy as np
+
+import resrep_tf
+from resrep_tf.budget import flops
+from resrep_tf.surgery.verify import compare, random_inputs
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
+
+
+@contextlib.contextmanager
+def precision(name):
+    """Builds models that compute in `name` throughout."""
+    floatx, policy = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx(name)
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_floatx(floatx)
+        keras.config.set_dtype_policy(policy)
+
+
+def convnext_layer(name):
+    """A layer class of keras.applications that Keras does not export."""
+    return keras.applications.ConvNeXtTiny.__globals__[name]
+
+
+def randomise(model, seed=0):
+    """Gives every weight a random value: fresh BatchNorms hide mistakes."""
+    rng = np.random.default_rng(seed)
+    for variable in model.weights:
+        shape, name = variable.shape, variable.path.rsplit("/", 1)[-1]
+        if name == "gamma":
+            value = rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)
+        elif name in ("moving_variance", "variance"):
+            value = rng.uniform(0.5, 2.0, shape)
+        elif name == "count":
+            continue
+        elif len(shape) >= 2:
+            value = rng.normal(size=shape) / np.sqrt(np.prod(shape[:-1]))
+        else:
+            value = rng.normal(size=shape) * 0.5
+        variable.assign(value)
+    return calibrate(model, rng)
+
+
+def calibrate(model, rng):
+    """Brings moving statistics near those of random data, but not onto them."""
+    norms = [layer for layer in leaves(model) if hasattr(layer, "moving_variance")]
+    if not norms:
+        return model
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    model(example(model), training=True)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        shape = norm.moving_variance.shape
+        variance = np.asarray(norm.moving_variance)
+        # A channel that hardly varies would make a BatchNorm amplify rounding.
+        variance = variance + 0.1 * np.mean(variance) + 1e-3
+        offset = 0.3 * np.sqrt(variance) * rng.normal(size=shape)
+        norm.moving_mean.assign(np.asarray(norm.moving_mean) + offset)
+        norm.moving_variance.assign(variance * rng.uniform(0.5, 2.0, shape))
+    return model
+
+
+def leaves(model):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from leaves(layer)
+        else:
+            yield layer
+
+
+def example(model, seed=1):
+    shapes = [
+        (None, *(8 if n is None else n for n in t.shape[1:])) for t in model.inputs
+    ]
+    return random_inputs(model, shapes, seed=seed, batch=8)
+
+
+def perturb(pruner, rng):
+    """Moves compactors away from the identity, as training does."""
+    for compactor in pruner.compactors:
+        noise = rng.normal(size=compactor.kernel.shape) * 0.5 / compactor.width**0.5
+        compactor.kernel.assign(np.asarray(compactor.kernel) + noise)
+
+
+def random_keep(pruner, rng, share=0.5):
+    """Random rows to keep; in small models some compactors go down to a single one.
+
+    In a deep chain, one channel that happens to be dead would be the end of it.
+    """
+    single = 0.2 if len(pruner.compactors) <= 8 else 0.0
+    keep = {}
+    for compactor in pruner.compactors:
+        kept = rng.random(compactor.width) < share
+        if rng.random() < single:
+            kept[:] = False
+        kept[rng.integers(compactor.width)] = True
+        keep[compactor.name] = kept
+    return keep
+
+
+def forget_at_random(pruner, rng):
+    """Moves compactors and zeroes about half of their rows; returns which stay."""
+    perturb(pruner, rng)
+    keep = random_keep(pruner, rng)
+    for compactor in pruner.compactors:
+        kernel = np.asarray(compactor.kernel) * keep[compactor.name]
+        compactor.kernel.assign(kernel)
+    # Pruning changed what BatchNorms see: a deep network would die of it.
+    calibrate(pruner, rng)
+    return keep
+
+
+def outputs(model, seed=1):
+    return model(example(model, seed), training=False)
+
+
+def assert_prunes_exactly(
+    model,
+    targets="all",
+    kind="matrix",
+    seed=0,
+    fuse_bn=True,
+    dtype="float32",
+    must_live=True,
+):
+    """The whole path: wrap, move and zero rows, convert, compare.
+
+    Returns:
+        The pruner, the converted model and the report, for further checks.
+    """
+    rng = np.random.default_rng(seed)
+    randomise(model, seed)
+    before = [np.array(w) for w in model.get_weights()]
+    pruner = resrep_tf.wrap(model, targets, kind)
+    assert compare(outputs(model), outputs(pruner)) <= TOLERANCE[dtype]
+    keep = forget_at_random(pruner, rng)
+    expected = outputs(pruner)
+    assert alive(expected) or not must_live
+    slim, report = resrep_tf.convert(
+        pruner, fuse_bn=fuse_bn, return_report=True, verify=False
+    )
+    assert compare(expected, outputs(slim)) <= TOLERANCE[dtype]
+    assert_plain(slim)
+    assert report.new_flops == resrep_tf.count_flops(slim)
+    assert report.new_flops == sum(layer.new_flops for layer in report.layers)
+    assert report.flops == resrep_tf.count_flops(model)
+    # What `wrap` calls prunable can really be dropped. Only where all channels of one
+    # part of a split were to go, one of them stays, and nothing predicts that.
+    assert all("would have no channel left" in why for why in report.kept)
+    assert report.kept or report.new_flops == predicted_flops(pruner, keep)
+    if hasattr(model, "output_names"):
+        assert slim.output_names == model.output_names
+    assert [t.name for t in slim.inputs] == [t.name for t in model.inputs]
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    return pruner, slim, report
+
+
+def alive(values):
+    """Outputs that do not depend on the input agree whatever is wrong."""
+    spread = [np.ptp(np.asarray(v), axis=0).max() for v in keras.tree.flatten(values)]
+    return max(spread) > 1e-3
+
+
+def predicted_flops(pruner, keep):
+    """What `explain` says of the model without the dropped channels."""
+    kept = np.ones(pruner.graph.num_channels, bool)
+    for compactor, channels in zip(pruner.compactors, pruner.spaces(), strict=True):
+        kept[channels[~keep[compactor.name]]] = False
+    return flops.count(pruner.graph.terms, kept)
+
+
+def assert_plain(model):
+    """No layer of the model comes from this library."""
+    for layer in model.layers:
+        assert not type(layer).__module__.startswith("resrep_tf"), layer
+        if isinstance(layer, keras.Model):
+            assert_plain(layer)

@@ -1,0 +1,178 @@
+"""Many devices and many workers, which must come to what one device comes to."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from resrep_tf.cli import output, workers
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.interruption import EXIT_CODE
+
+ROOT = Path(__file__).resolve().parents[2]
+# 50 steps of pruning, with selections from the second on.
+FLAGS = (
+    *("--dataset=digits", "--flops_target=0.4", "--batch_size=32", "--epochs=2"),
+    *("--steps_per_epoch=25", "--base_epochs=1", "--eval_steps=3"),
+    *("--learning_rate=0.02", "--base_learning_rate=0.02", "--checkpoint_interval=10"),
+)
+
+
+def save_model(path: Path, batchnorm: bool) -> Path:
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 1), name="image")
+    x = inputs
+    for index, width in enumerate((8, 12)):
+        bias = not batchnorm
+        x = layers.Conv2D(width, 3, use_bias=bias, name=f"conv{index}")(x)
+        if batchnorm:
+            x = layers.BatchNormalization(name=f"bn{index}")(x)
+        x = layers.ReLU(name=f"relu{index}")(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    keras.Model(inputs, layers.Dense(10, name="logits")(x), name="small").save(path)
+    return path
+
+
+def start(command: list, environment: dict[str, str] | None = None) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    try:
+        printed, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == code, printed
+    return printed
+
+
+def on_devices(number: int, flags: list) -> None:
+    finish(start([ROOT / "tests" / "support" / "on_devices.py", number, *flags]))
+
+
+def assert_equal_runs(folder: Path, other: Path) -> None:
+    """Weights, compactors, masks, statistics and metrics, to 1e-5 of their scale."""
+    rows = [(f / output.METRICS).read_text().splitlines()[1:] for f in (folder, other)]
+    for one, two in zip(*rows, strict=True):
+        for a, b in zip(one.split(","), two.split(","), strict=True):
+            assert a == b or float(a) == pytest.approx(float(b), rel=1e-4)
+    for name in (output.BASE, output.PRUNER, output.PRUNED):
+        one, two = (keras.models.load_model(f / name) for f in (folder, other))
+        for a, b in zip(one.variables, two.variables, strict=True):
+            a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+            assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max(), name
+        if name == output.PRUNER:
+            assert min(np.min(compactor.mask) for compactor in two.compactors) == 0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "batchnorm"),
+    [
+        (2, True),
+        pytest.param(2, False, marks=pytest.mark.slow),
+        pytest.param(4, True, marks=pytest.mark.slow),
+        pytest.param(4, False, marks=pytest.mark.slow),
+    ],
+)
+def test_replicas_come_to_what_one_device_comes_to(tmp_path, replicas, batchnorm):
+    model = save_model(tmp_path / "small.keras", batchnorm)
+    flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm", "--strategy=mirrored"]
+    on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
+    on_devices(replicas, [*flags, f"--output={tmp_path / 'many'}"])
+    assert_equal_runs(tmp_path / "one", tmp_path / "many")
+
+
+# === Several workers ===
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def start_workers(flags: list) -> list[subprocess.Popen]:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    return [
+        start(
+            ["-m", "resrep_tf.train", *flags, "--strategy=multiworker"],
+            {
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"worker": addresses},
+                        "task": {"type": "worker", "index": index},
+                    }
+                )
+            },
+        )
+        for index in range(2)
+    ]
+
+
+@pytest.mark.slow
+def test_workers_come_to_what_one_device_comes_to_even_if_one_is_killed(tmp_path):
+    model = save_model(tmp_path / "small.keras", batchnorm=True)
+    flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm"]
+    on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
+    many = tmp_path / "many"
+    processes = start_workers([*flags, f"--output={many}"])
+    while not list(many.glob("checkpoints/prune-00000001*")):
+        assert processes[0].poll() is None, processes[0].communicate()[0]
+        time.sleep(0.01)
+    processes[1].kill()
+    processes[1].communicate()
+    killed = time.monotonic()
+    printed = finish(processes[0], code=2)
+    assert time.monotonic() - killed < 60
+    assert "one of them is gone or out of reach" in printed
+    assert not (many / output.REPORT).exists()
+
+    known = set(many.glob("checkpoints/prune-*"))
+    processes = start_workers([*flags, f"--output={many}"])
+    while not set(many.glob("checkpoints/prune-*")) - known:
+        assert processes[0].poll() is None, processes[0].communicate()[0]
+        time.sleep(0.01)
+    processes[1].terminate()
+    printed = [finish(process, code=EXIT_CODE) for process in processes]
+    assert "Going on after epoch 0, step" in printed[0]
+
+    processes = start_workers([*flags, f"--output={many}"])
+    printed = [finish(process) for process in processes]
+    assert "Going on after epoch" in printed[0]
+    # The chief alone speaks and writes.
+    assert "Everything is in" in printed[0]
+    assert "epoch" not in printed[1] and "Everything is in" not in printed[1]
+    assert_equal_runs(tmp_path / "one", many)
+    for name in (output.SAVED_MODEL, output.TFLITE, output.REPORT):
+        assert (many / name).exists()
+
+
+@pytest.mark.parametrize(
+    "config", ["", "{", "[]", '{"cluster": {"worker": ["a:1"]}}', "TASK"]
+)
+def test_a_wrong_cluster_is_explained(monkeypatch, config):
+    if config == "TASK":
+        task = {"type": "worker", "index": 2}
+        config = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": task})
+    monkeypatch.setenv("TF_CONFIG", config)
+    with pytest.raises(CommandError, match=r"TF_CONFIG, JSON.*Received: TF_CONFIG="):
+        workers.start("multiworker")
