@@ -22,8 +22,8 @@ import numpy as np
 # A checkout works without being installed.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from resrep_tf.budget import flops
-from resrep_tf.budget.flops import FlopsMeter, Term
+from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.graph.terms import Term, count
 from resrep_tf.pruning.selection import select
 
 # Blocks and internal width of each stage.
@@ -83,7 +83,7 @@ def select_by_recount(
     owners = np.repeat(np.arange(len(spaces)), [len(space) for space in spaces])
     ids = np.concatenate(spaces)
     widths = [len(space) for space in spaces]
-    total = flops.count(terms)
+    total = count(terms)
     masked = 0
     for row in np.argsort(np.concatenate(norms), kind="stable"):
         if widths[owners[row]] == 1:
@@ -91,7 +91,7 @@ def select_by_recount(
         widths[owners[row]] -= 1
         keep[ids[row]] = False
         masked += 1
-        if (total - flops.count(terms, keep)) / total >= TARGET:
+        if (total - count(terms, keep)) / total >= TARGET:
             break
     return masked
 

@@ -35,7 +35,7 @@ import keras
 import numpy as np
 
 import resrep_tf
-from resrep_tf.budget import flops
+from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.rules import rule_for
 from resrep_tf.surgery.verify import compare
@@ -71,7 +71,7 @@ def coverage(model: keras.Model) -> Row:
     """What `explain` says, and how many MACs pruning touches at all."""
     explanation = resrep_tf.explain(model)
     graph = ChannelGraph(model)
-    total = flops.count(graph.terms)
+    total = terms.count(graph.terms)
     prunable = {}
     for key in TARGETS:
         channels = np.zeros(graph.num_channels, bool)
@@ -79,7 +79,7 @@ def coverage(model: keras.Model) -> Row:
             if space.prunable and (space.internal or key == "all"):
                 channels[space.channels] = True
         touched = [t for t in graph.terms if any(channels[f].any() for f in t.factors)]
-        prunable[key] = flops.count(touched) / total
+        prunable[key] = terms.count(touched) / total
     return {
         "macs": total,
         "prunable": prunable,

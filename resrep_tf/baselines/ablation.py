@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.pruning import selection
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.planning import check_reachable
@@ -84,7 +85,7 @@ def keep_largest(
         For each compactor's name, a boolean for each row, as `resrep_tf.convert`
         takes them.
     """
-    spaces, meter = pruner.spaces(), pruner.graph.meter
+    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
     check_reachable(spaces, meter, flops_target, min_width, round_to)
     chosen = selection.select(
         _norms(pruner),

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
 from resrep_tf.graph.targets import (
     Targets,
@@ -254,11 +255,12 @@ def prune_by_scores(
             f"Received: scores of {list(scores)}"
         )
     channels = [space.channels for space in spaces]
-    check_reachable(channels, graph.meter, flops_target, min_width, round_to)
+    meter = FlopsMeter.of(graph)
+    check_reachable(channels, meter, flops_target, min_width, round_to)
     chosen = selection.select(
         [scores[name] for name in names],
         channels,
-        graph.meter,
+        meter,
         flops_target,
         min_width=min_width,
         round_to=round_to,

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.baselines import criteria
-from resrep_tf.budget import flops
+from resrep_tf.graph import terms
 from resrep_tf.graph.targets import Targets
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
@@ -126,8 +126,8 @@ def minimal_structure(
         keep[channels] = kept
     return MinimalStructure(
         keep={compactor.targets[0]: kept for compactor, kept in rows.items()},
-        flops=flops.count(pruner.graph.terms, keep),
-        original_flops=flops.count(pruner.graph.terms),
+        flops=terms.count(pruner.graph.terms, keep),
+        original_flops=terms.count(pruner.graph.terms),
         accuracy=judge.count(rows) / judge.examples,
         original_accuracy=original / judge.examples,
         evaluations=search.evaluations,

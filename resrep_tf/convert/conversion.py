@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from resrep_tf.budget import flops
 from resrep_tf.convert.report import ConversionReport, LayerChange
+from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.compactor import FILTERS, Compactor
 from resrep_tf.pruning.model import ResRepModel
@@ -153,8 +153,8 @@ def _report(
     slim: keras.Model,
 ) -> ConversionReport:
     keep = dropping.keep
-    before = flops.count_by_name(graph.terms)
-    after = flops.count_by_name(graph.terms, keep)
+    before = terms.count_by_name(graph.terms)
+    after = terms.count_by_name(graph.terms, keep)
     layers = []
     for calls in graph.calls_by_op():
         call = calls[0]
@@ -178,8 +178,8 @@ def _report(
     dropped = [norms[compactor][~kept] for compactor, kept in rows.items()]
     return ConversionReport(
         layers=tuple(layers),
-        flops=flops.count(graph.terms),
-        new_flops=flops.count(ChannelGraph(slim).terms),
+        flops=terms.count(graph.terms),
+        new_flops=terms.count(ChannelGraph(slim).terms),
         params=pruner.count_params() - _own_params(pruner),
         new_params=slim.count_params(),
         rows_dropped=sum(map(len, dropped)),

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf.budget import flops
+from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph, Space
 from resrep_tf.rules import rule_for
 
@@ -115,8 +115,8 @@ def explain(
             that stay open count as 224.
     """
     graph = ChannelGraph(model, input_shape)
-    macs = flops.count_by_name(graph.terms)
-    total = flops.count(graph.terms)
+    macs = terms.count_by_name(graph.terms)
+    total = terms.count(graph.terms)
     space_of = {
         id(producer.layer): space
         for space in graph.spaces
@@ -168,7 +168,7 @@ def count_flops(
         input_shape: The shape of one example, if the model leaves it open. Extents
             that stay open count as 224.
     """
-    return flops.count(ChannelGraph(model, input_shape).terms)
+    return terms.count(ChannelGraph(model, input_shape).terms)
 
 
 def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, str]:
@@ -197,15 +197,8 @@ def _smallest(graph: ChannelGraph, internal: bool) -> int:
         if space.prunable and (space.internal or not internal)
     ]
     if not spaces:
-        return flops.count(graph.terms)
+        return terms.count(graph.terms)
     keep = np.ones(graph.num_channels, bool)
     for channels in spaces:
         keep[channels[1:]] = False
-    return flops.count(graph.terms, keep)
-
-
-if __name__ == "__main__":
-    from resrep_tf.cli.flagset import run
-    from resrep_tf.explain.command import run as explain_command
-
-    run(explain_command)
+    return terms.count(graph.terms, keep)

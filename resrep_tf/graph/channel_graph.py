@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf.budget.flops import FlopsMeter, Term
 from resrep_tf.graph import propagation as flow
 from resrep_tf.graph.keras_nodes import (
     arguments,
@@ -21,6 +20,7 @@ from resrep_tf.graph.keras_nodes import (
     nodes,
 )
 from resrep_tf.graph.propagation import Link
+from resrep_tf.graph.terms import Term
 from resrep_tf.rules import Call, Channels, Read, Tensor, rule_for
 from resrep_tf.rules.base import VARYING, ZERO
 from resrep_tf.rules.joins import Join
@@ -431,11 +431,6 @@ class ChannelGraph:
             Term(names[key[0]], coefficient, factors[key])
             for key, coefficient in coefficients.items()
         ]
-
-    @cached_property
-    def meter(self) -> FlopsMeter:
-        """An incremental counter of this model's FLOPs."""
-        return FlopsMeter(self.terms, self.num_channels)
 
 
 def _blocked_reason(call: Call, read: Read) -> str:

@@ -5,6 +5,7 @@ import warnings
 import keras
 import numpy as np
 
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.pruning import selection
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.plan import Plan, needed_strength, rates_of_steps
@@ -105,7 +106,7 @@ class ChannelSelection(keras.callbacks.Callback):
                 f"Received: model={self.model!r}"
             )
         self._spaces = self.model.spaces()
-        self._meter = self.model.graph.meter
+        self._meter = FlopsMeter.of(self.model.graph)
         check_reachable(
             self._spaces, self._meter, self.flops_target, self.min_width, self.round_to
         )

@@ -70,7 +70,7 @@ def plan(
     Returns:
         A `Plan`; print it, or hand its constants to `ChannelSelection`.
     """
-    spaces, meter = pruner.spaces(), pruner.graph.meter
+    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
     budget = (spaces, meter, flops_target, min_width, round_to)
     check_reachable(*budget)
     compiled = pruner.compactor_optimizer is not None

@@ -8,6 +8,7 @@ from keras import layers as L
 import resrep_tf
 from resrep_tf import models
 from resrep_tf.baselines import criteria
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.surgery.slicing import reinitialise
 from resrep_tf.surgery.verify import compare
 from support.checks import assert_plain, outputs, randomise
@@ -161,7 +162,7 @@ def channel_worth(model, targets):
     """The most that a single channel of the full model costs."""
     graph = resrep_tf.ChannelGraph(model)
     return max(
-        graph.meter.cost(channel)
+        FlopsMeter.of(graph).cost(channel)
         for space in graph.spaces
         if space.prunable and (space.internal or targets == "all")
         for channel in space.channels.tolist()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from resrep_tf.budget import flops
-from resrep_tf.budget.flops import FlopsMeter, Term, count, count_by_name
+from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.graph.terms import Term, count, count_by_name
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "selection.py"
 

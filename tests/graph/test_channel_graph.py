@@ -7,6 +7,7 @@ from keras import layers as L
 
 import resrep_tf
 from resrep_tf import models
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.channel_graph import ChannelGraph
 from support.checks import assert_prunes_exactly, precision
 
@@ -53,7 +54,7 @@ def test_flops_of_the_authors_pruned_resnet50():
     ]
     pruner = resrep_tf.wrap(models.build("resnet50"), models.targets("resnet50"))
     assert len(pruner.compactors) == 2 * len(widths)
-    meter = pruner.graph.meter
+    meter = FlopsMeter.of(pruner.graph)
     flat = [width for pair in widths for width in pair]
     for channels, width in zip(pruner.spaces(), flat, strict=True):
         for channel in channels[width:]:

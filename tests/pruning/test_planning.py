@@ -7,6 +7,7 @@ from keras import layers as L
 from keras.optimizers import SGD, Adam, LossScaleOptimizer
 
 import resrep_tf
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.pruning import selection
 from resrep_tf.pruning.plan import make_plan
 from resrep_tf.pruning.planning import check_reachable, rate_of
@@ -24,7 +25,9 @@ def wrapped(width=16):
 
 
 def rows(pruner, target=0.5, **arguments):
-    return rows_for_target(pruner.spaces(), pruner.graph.meter, target, **arguments)
+    return rows_for_target(
+        pruner.spaces(), FlopsMeter.of(pruner.graph), target, **arguments
+    )
 
 
 # === Plans ===
@@ -166,7 +169,7 @@ def test_filters_are_planned_by_the_norms_they_had_when_wrapped(tmp_path):
     compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
     plan = resrep_tf.plan(pruner, 0.5, 1000)
     chosen = selection.select(
-        pruner.norms_at_start(), pruner.spaces(), pruner.graph.meter, 0.5
+        pruner.norms_at_start(), pruner.spaces(), FlopsMeter.of(pruner.graph), 0.5
     )
     sizes = np.tile(np.linspace(4.5, 5.5, 8), 2)
     masked = np.concatenate(chosen.masks) < 0.5
@@ -268,7 +271,7 @@ def test_rate_of_steps_that_take_several_batches():
 )
 def test_the_largest_reduction(min_width, round_to, width):
     pruner = wrapped()
-    spaces, meter = pruner.spaces(), pruner.graph.meter
+    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
     narrowest = 5 * width + width * width + width * 3
     largest = 1 - narrowest / (5 * 16 + 16 * 16 + 16 * 3)
     if largest > 0:

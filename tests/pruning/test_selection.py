@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resrep_tf.budget.flops import FlopsMeter, Term
+from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.graph.terms import Term
 from resrep_tf.pruning.selection import (
     Selection,
     largest_reduction,

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 import resrep_tf
-from resrep_tf.budget import flops
+from resrep_tf.graph import terms
 from resrep_tf.surgery.verify import compare, random_inputs
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -177,7 +177,7 @@ def predicted_flops(pruner, keep):
     kept = np.ones(pruner.graph.num_channels, bool)
     for compactor, channels in zip(pruner.compactors, pruner.spaces(), strict=True):
         kept[channels[~keep[compactor.name]]] = False
-    return flops.count(pruner.graph.terms, kept)
+    return terms.count(pruner.graph.terms, kept)
 
 
 def assert_plain(model):
