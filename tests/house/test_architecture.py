@@ -1,0 +1,46 @@
+"""Imports point in one direction: from a folder only to those above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# From the ground up; a folder may import itself and those before it.
+FOLDERS = (
+    *("rules", "graph", "budget", "surgery", "pruning", "explain", "convert"),
+    *("baselines", "report", "models", "data", "flags", "cli", "evaluate", "train"),
+    "study",
+)
+# A command is its folder's `command.py` and `__main__.py`; only those see `cli`.
+COMMANDS = ("command.py", "__main__.py")
+
+
+def imported(path: Path) -> set[str]:
+    """The folders of this package that a module imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        parts = [name.split(".") for name in names]
+        found |= {p[1] for p in parts if p[0] == "resrep_tf" and len(p) > 1}
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_point_one_way(folder):
+    home = ROOT / ("" if folder in ("models", "flags") else "resrep_tf") / folder
+    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "version", "__version__"}
+    for path in sorted(home.rglob("*.py")):
+        extra = {*FOLDERS} if path.name in COMMANDS else set()
+        wrong = imported(path) - allowed - extra
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_every_folder_has_its_place():
+    folders = {p.parent.name for p in (ROOT / "resrep_tf").glob("*/__init__.py")}
+    assert folders | {"models", "flags"} == set(FOLDERS)
