@@ -30,7 +30,7 @@ from resrep_tf.graph.targets import (
 )
 from resrep_tf.pruning import selection
 from resrep_tf.pruning.planning import check_reachable
-from resrep_tf.rules.kernels import read
+from resrep_tf.rules.weights import read
 from resrep_tf.surgery.slicing import reinitialise, slice_graph, space_name
 
 Batches = Iterable[tuple[Any, Any]]

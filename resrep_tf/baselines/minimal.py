@@ -22,8 +22,8 @@ from resrep_tf.graph import terms
 from resrep_tf.graph.targets import Targets
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
+from resrep_tf.pruning.rows import zeroed
 from resrep_tf.pruning.wrap import wrap
-from resrep_tf.surgery.verify import zeroed
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """The conversion command: from a wrapped model to a plain, narrower one."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import resrep_tf
 from resrep_tf.cli import export, output
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet
-from resrep_tf.train.methods import leftover
+from resrep_tf.convert.conversion import UnfinishedWarning
+from resrep_tf.pruning.rows import unforgotten
 
 USAGE = """
 Turns a wrapped model into a plain Keras model without its forgotten channels:
@@ -49,7 +51,9 @@ def run(arguments: Sequence[str]) -> None:
     target = _target(values["output"])
     output.check(target.parent if target.suffix == ".keras" else target)
     pruner = _load(values["pruner"])
-    with blame("pruner"):
+    with blame("pruner"), warnings.catch_warnings():
+        # The note below says the same in the words of the command's flags.
+        warnings.simplefilter("ignore", UnfinishedWarning)
         slim, report = resrep_tf.convert(
             pruner,
             epsilon=values["epsilon"],
@@ -58,8 +62,12 @@ def run(arguments: Sequence[str]) -> None:
             return_report=True,
         )
     print(report)
-    if not values["drop_masked"]:
-        print(leftover(pruner, values["epsilon"]), end="")
+    left = unforgotten(pruner, values["epsilon"])
+    if left and not values["drop_masked"]:
+        print(
+            f"NOTE: {left} Train for longer, or remove them as they are, at some loss: "
+            "`--drop_masked`."
+        )
     if target.suffix == ".keras":
         output.create(target.parent)
         with output.atomic(target) as path:

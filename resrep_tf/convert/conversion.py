@@ -6,6 +6,8 @@ goes into the kernel's bias. Where that would not be exact, the channel stays.
 """
 
 import dataclasses
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -14,12 +16,21 @@ import numpy as np
 from resrep_tf.convert.report import ConversionReport, LayerChange
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.pruning.compactor import FILTERS, Compactor
+from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.replicas import average_statistics
+from resrep_tf.pruning.rows import (
+    Rows,
+    Unforgotten,
+    kept_rows,
+    removed_by,
+    row_norms,
+    unforgotten,
+    zeroed,
+)
 from resrep_tf.surgery.decide import Dropping, decide
 from resrep_tf.surgery.narrow import Narrower
-from resrep_tf.surgery.verify import compare, random_inputs, tolerance, zeroed
+from resrep_tf.surgery.rebuild import Rebuilder
+from resrep_tf.surgery.verify import compare, random_inputs, tolerance
 
 
 def convert(
@@ -35,6 +46,9 @@ def convert(
 
     The result has stock Keras layers only, the same inputs and outputs and the
     same architecture, with narrower layers. The given model is not changed.
+
+    An `UnfinishedWarning` says if masked channels are not forgotten yet, or nothing
+    was removed at all, unless `keep` or `drop_masked` is given.
 
     Args:
         pruner: A model made by `resrep_tf.wrap`.
@@ -63,47 +77,50 @@ def convert(
             "`convert` takes a model made by `resrep_tf.wrap`. "
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
-    average_statistics(pruner)
-    norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
-    rows = _kept_rows(pruner, norms, epsilon, keep, drop_masked)
-    graph = ChannelGraph(pruner)
-    dropping = decide(graph, _zeros(graph, rows))
-    slim = Narrower(graph, dropping, fuse_bn, rows).build()
-    report = _report(pruner, graph, norms, rows, dropping, slim)
+    named = _by_compactor(pruner, keep or {})
+    norms = row_norms(pruner)
+    rows = kept_rows(norms, epsilon, drop_masked, named)
+    graph = pruner.graph
+    dropping = decide(graph, removed_by(graph, rows))
+    narrower = Narrower(graph, dropping, fuse_bn)
+    _check_merged(graph, narrower)
+    slim = narrower.build()
+    report = _report(graph, norms, rows, dropping, slim)
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
         report = _verify(pruner, slim, rows, report, limit, drop_masked)
+    if keep is None and not drop_masked:
+        _warn_unfinished(unforgotten(pruner, epsilon), report)
     return (slim, report) if return_report else slim
 
 
-# === Which rows and channels go ===
+class UnfinishedWarning(UserWarning):
+    """A model was converted that has not forgotten what it was to forget."""
 
 
-def _kept_rows(
-    pruner: ResRepModel,
-    row_norms: dict[Compactor, np.ndarray],
-    epsilon: float,
-    keep: Mapping[str, Sequence[bool]] | None,
-    drop_masked: bool,
-) -> dict[Compactor, np.ndarray]:
-    """For each compactor, which rows stay; never none of them."""
-    named = _by_compactor(pruner, keep or {})
-    rows = {}
-    for compactor, norms in row_norms.items():
-        if not np.isfinite(norms).all():
-            raise ValueError(
-                "Every compactor row must be finite. Go back to a checkpoint from "
-                f"before training diverged. Received: `{compactor.name}` with "
-                f"{int((~np.isfinite(norms)).sum())} NaN or infinite rows"
-            )
-        kept = norms >= epsilon
-        if drop_masked:
-            kept &= np.asarray(compactor.mask) > 0.5
-        kept = named.get(compactor, kept).copy()
-        if not kept.any():
-            kept[norms.argmax()] = True
-        rows[compactor] = kept
-    return rows
+def _warn_unfinished(left: Unforgotten, report: ConversionReport) -> None:
+    """Warns if less was removed than was asked for."""
+    if report.rows_dropped and not left:
+        return
+    parts = []
+    if not report.rows_dropped:
+        parts.append("The converted model is as wide as before: nothing was removed.")
+    if left:
+        parts.append(
+            f"{left} Train for longer, let the constants fit the run "
+            '(`ChannelSelection(..., schedule="auto")`), set rows to zero when they '
+            "are near it (`pruner.compile(..., snap=True)`), or remove them as they "
+            "are, at some loss: `convert(pruner, drop_masked=True)`."
+        )
+    elif not left.masked:
+        parts.append(
+            "No channel is masked. Train with `ChannelSelection(flops_target=...)`, "
+            "for longer than its warm-up."
+        )
+    warnings.warn(" ".join(parts), UnfinishedWarning, stacklevel=3)
+
+
+# === Which rows go ===
 
 
 def _by_compactor(
@@ -130,25 +147,24 @@ def _by_compactor(
     return named
 
 
-def _zeros(
-    graph: ChannelGraph, rows: dict[Compactor, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """What `decide` is to know of the compactors: dropped rows are zero."""
-    return {
-        id(call): np.where(rows[call.op], np.nan, 0.0)
-        for call in graph.calls.values()
-        if isinstance(call.op, Compactor)
-    }
+def _check_merged(graph: ChannelGraph, narrower: Narrower) -> None:
+    """Raises if a compactor would be left over."""
+    for call in graph.calls.values():
+        if isinstance(call.op, Compactor) and not narrower.merges(call):
+            raise ValueError(
+                f"{call.describe()} must stand directly behind a convolution or dense "
+                "layer without activation, or behind that layer's BatchNormalization, "
+                f"to be merged into it. Received: pruner={graph.model!r}"
+            )
 
 
 # === Reporting ===
 
 
 def _report(
-    pruner: ResRepModel,
     graph: ChannelGraph,
-    norms: dict[Compactor, np.ndarray],
-    rows: dict[Compactor, np.ndarray],
+    norms: Rows,
+    rows: Rows,
     dropping: Dropping,
     slim: keras.Model,
 ) -> ConversionReport:
@@ -179,8 +195,8 @@ def _report(
     return ConversionReport(
         layers=tuple(layers),
         flops=terms.count(graph.terms),
-        new_flops=terms.count(ChannelGraph(slim).terms),
-        params=pruner.count_params() - _own_params(pruner),
+        new_flops=terms.count(graph.terms, keep),
+        params=_original_params(graph),
         new_params=slim.count_params(),
         rows_dropped=sum(map(len, dropped)),
         largest_norm_dropped=max(
@@ -191,31 +207,38 @@ def _report(
     )
 
 
-def _own_params(pruner: ResRepModel) -> int:
-    """Parameters that only the wrapped model has."""
-    own = [v for c in pruner.compactors for v in c.weights]
-    own += [pruner.selection_limit, pruner.lasso_strength, pruner.masked_strength]
-    own += [pruner.epsilon, pruner.flops_removed]
-    return sum(int(np.prod(v.shape)) for v in own)
+def _original_params(graph: ChannelGraph) -> int:
+    """Counts the parameters of the layers that are not compactors."""
+    variables = {
+        id(variable): variable
+        for calls in graph.calls_by_op()
+        if isinstance(calls[0].op, keras.Layer)
+        and not isinstance(calls[0].op, Compactor)
+        for variable in calls[0].op.weights
+    }
+    return sum(math.prod(variable.shape) for variable in variables.values())
+
+
+# === Verifying ===
 
 
 def _verify(
     pruner: ResRepModel,
     slim: keras.Model,
-    rows: dict[Compactor, np.ndarray],
+    rows: Rows,
     report: ConversionReport,
     limit: float,
     drop_masked: bool,
 ) -> ConversionReport:
+    model, rows = _readable(pruner, rows)
     inputs = random_inputs(pruner, pruner.graph.input_shapes)
     with zeroed(rows):
-        expected = pruner(inputs, training=False)
+        expected = model(inputs, training=False)
     difference = compare(expected, slim(inputs, training=False))
     damage = None
-    # A filter that is zero still leaves the constant of its BatchNorm behind.
-    filters = any(compactor.kind == FILTERS for compactor in rows)
-    if drop_masked or report.largest_norm_dropped > 0 or filters:
-        damage = compare(pruner(inputs, training=False), expected)
+    inexact = not all(compactor.exact_when_zero for compactor in rows)
+    if drop_masked or report.largest_norm_dropped > 0 or inexact:
+        damage = compare(model(inputs, training=False), expected)
     if not difference <= limit:
         raise ValueError(
             "The converted model does not compute what the wrapped one does: outputs "
@@ -224,3 +247,15 @@ def _verify(
             f"Received: verify={limit}"
         )
     return dataclasses.replace(report, difference=difference, damage=damage)
+
+
+def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:
+    """Returns a model to compare with: the given one, or a copy if it has replicas.
+
+    Called as it is, such a model would take the moving statistics of one replica.
+    """
+    if pruner.distribute_strategy.num_replicas_in_sync == 1:
+        return pruner, rows
+    rebuilder = Rebuilder(pruner.graph)
+    model = rebuilder.build()
+    return model, {rebuilder.made(c): kept for c, kept in rows.items()}

@@ -10,7 +10,8 @@ import keras
 import numpy as np
 
 from resrep_tf.graph import terms
-from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.spaces import Space
 from resrep_tf.rules import rule_for
 
 INTERNAL, SHARED, PINNED, FOLLOWS = "internal", "shared", "pinned", "follows"

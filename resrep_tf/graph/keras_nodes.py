@@ -1,9 +1,10 @@
-"""How Keras stores a graph of calls: the only module that knows.
+"""The only module that knows how Keras stores a graph of calls.
 
 A graph is a `keras.Function`; its nodes are calls of operations on tensors.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -13,7 +14,7 @@ DEFAULT_EXTENT = 224
 
 
 def as_function(op: Any) -> keras.Function | None:
-    """The graph behind a Functional or built Sequential model, else None."""
+    """Returns the graph behind a Functional or built Sequential model, else None."""
     if isinstance(op, keras.Sequential):
         return getattr(op, "_functional", None)
     if isinstance(op, keras.Function) and isinstance(op, keras.Model):
@@ -21,21 +22,53 @@ def as_function(op: Any) -> keras.Function | None:
     return None
 
 
-def nodes(function: keras.Function) -> Iterator[Any]:
-    """The calls of a graph in the order in which Keras runs them."""
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One call of an operation, as Keras has recorded it.
+
+    Args:
+        key: Identifies the call as long as its model exists.
+        op: The operation.
+        inputs: The tensors it reads, in flattened argument order.
+        outputs: The tensors it makes.
+        arguments: Maps a list of values, one per input, to `(args, kwargs)`.
+        inner: The graph of a nested model that can be entered, else None.
+        entering: What the call hands to each input of `inner`, in their order.
+    """
+
+    key: int
+    op: Any
+    inputs: list[keras.KerasTensor]
+    outputs: list[keras.KerasTensor]
+    arguments: Callable[[Sequence[Any]], tuple[tuple, dict]]
+    inner: keras.Function | None = None
+    entering: list[keras.KerasTensor] | None = None
+
+
+def nodes(function: keras.Function) -> Iterator[Node]:
+    """Yields the calls of a graph in the order in which Keras runs them."""
     for _, level in sorted(function._nodes_by_depth.items(), reverse=True):
         for node in level:
             if not node.is_input:
-                yield node
+                yield _node(node)
 
 
-def structures(function: keras.Function) -> tuple[Any, Any]:
-    """A graph's inputs and outputs, nested as its user passed them."""
-    return function._inputs_struct, function._outputs_struct
+def _node(node: Any) -> Node:
+    inner = as_function(node.operation)
+    entering = None if inner is None else _entering(node, inner)
+    return Node(
+        key=id(node),
+        op=node.operation,
+        inputs=node.input_tensors,
+        outputs=node.outputs,
+        arguments=_arguments(node),
+        inner=None if entering is None else inner,
+        entering=entering,
+    )
 
 
-def entering(node: Any, function: keras.Function) -> list[keras.KerasTensor] | None:
-    """What a call of a nested model hands to each of its inputs, in their order.
+def _entering(node: Any, function: keras.Function) -> list[keras.KerasTensor] | None:
+    """Returns what a call of a nested model hands to each of its inputs.
 
     None if the call has further tensors, such as masks.
     """
@@ -49,12 +82,39 @@ def entering(node: Any, function: keras.Function) -> list[keras.KerasTensor] | N
     return node.input_tensors
 
 
-def input_layer(tensor: keras.KerasTensor) -> keras.Layer:
-    return tensor._keras_history.operation
+def _arguments(node: Any) -> Callable[[Sequence[Any]], tuple[tuple, dict]]:
+    """Returns a function from values, one per input tensor, to the arguments."""
+    tensors = node.input_tensors
+
+    def fill(values: Sequence[Any]) -> tuple[tuple, dict]:
+        table = {id(t): v for t, v in zip(tensors, values, strict=True)}
+        args, kwargs = node.arguments.fill_in(table)
+        return tuple(args), dict(kwargs)
+
+    return fill
+
+
+def structures(function: keras.Function) -> tuple[Any, Any]:
+    """Returns a graph's inputs and outputs, nested as its user passed them."""
+    return function._inputs_struct, function._outputs_struct
+
+
+def copy_input(
+    tensor: keras.KerasTensor, shape: tuple[int | None, ...]
+) -> keras.KerasTensor:
+    """Makes a new input like the one that `tensor` is, of another shape."""
+    layer = tensor._keras_history.operation
+    config = layer.get_config()
+    config["batch_shape"] = (tensor.shape[0], *shape[1:])
+    new = type(layer).from_config(config).output
+    # Keras names the tensor of an unnamed input otherwise than its layer, and
+    # that name is the one an exported model shows.
+    new.name = tensor.name
+    return new
 
 
 def check_model(model: Any) -> keras.Function:
-    """The graph of a model, or an error that says what to do about it."""
+    """Returns the graph of a model, or raises an error that says what to do."""
     if not isinstance(model, keras.Model):
         raise TypeError(
             "`model` must be a `keras.Model`. "
@@ -77,19 +137,8 @@ def check_model(model: Any) -> keras.Function:
     )
 
 
-def arguments(node: Any) -> Callable[[Sequence[Any]], tuple[tuple, dict]]:
-    """A function from values, one per input tensor, to the call's arguments."""
-    tensors = node.input_tensors
-
-    def fill(values: Sequence[Any]) -> tuple[tuple, dict]:
-        table = {id(t): v for t, v in zip(tensors, values, strict=True)}
-        args, kwargs = node.arguments.fill_in(table)
-        return tuple(args), dict(kwargs)
-
-    return fill
-
-
 def input_shapes(function: keras.Function, input_shape: Sequence | None) -> list[tuple]:
+    """Returns the shapes of a graph's inputs, with a number for every open extent."""
     shapes = [tuple(t.shape) for t in function.inputs]
     if input_shape is not None:
         given = [input_shape] if len(shapes) == 1 else list(input_shape)
@@ -112,19 +161,17 @@ def input_shapes(function: keras.Function, input_shape: Sequence | None) -> list
 
 def executions(
     function: keras.Function, input_shapes: list[tuple]
-) -> list[tuple[Any, list[tuple], list[tuple]]]:
-    """Every run of every node, nested ones included, with concrete shapes."""
-    found: list[tuple[Any, list[tuple], list[tuple]]] = []
+) -> list[tuple[Node, list[tuple], list[tuple]]]:
+    """Lists every run of every node, nested ones included, with concrete shapes."""
+    found: list[tuple[Node, list[tuple], list[tuple]]] = []
 
     def run(function: keras.Function, shapes: list[tuple]) -> list[tuple]:
         known = {id(t): s for t, s in zip(function.inputs, shapes, strict=True)}
         for node in nodes(function):
-            inner = as_function(node.operation)
-            entered = None if inner is None else entering(node, inner)
-            if entered is not None:
-                outputs = run(inner, [known[id(t)] for t in entered])
+            if node.inner is not None:
+                outputs = run(node.inner, [known[id(t)] for t in node.entering])
             else:
-                inputs = [known[id(t)] for t in node.input_tensors]
+                inputs = [known[id(t)] for t in node.inputs]
                 outputs = _output_shapes(node, inputs)
                 found.append((node, inputs, outputs))
             known.update({id(t): s for t, s in zip(node.outputs, outputs, strict=True)})
@@ -134,15 +181,15 @@ def executions(
     return found
 
 
-def _output_shapes(node: Any, inputs: list[tuple]) -> list[tuple]:
-    recorded = [tuple(t.shape) for t in node.input_tensors]
+def _output_shapes(node: Node, inputs: list[tuple]) -> list[tuple]:
+    recorded = [tuple(t.shape) for t in node.inputs]
     outputs = [tuple(t.shape) for t in node.outputs]
     if recorded == inputs and all(None not in shape[1:] for shape in outputs):
         return outputs
     specs = [
         keras.KerasTensor(shape, dtype=t.dtype)
-        for shape, t in zip(inputs, node.input_tensors, strict=True)
+        for shape, t in zip(inputs, node.inputs, strict=True)
     ]
-    args, kwargs = arguments(node)(specs)
-    spec = node.operation.compute_output_spec(*args, **kwargs)
+    args, kwargs = node.arguments(specs)
+    spec = node.op.compute_output_spec(*args, **kwargs)
     return [tuple(t.shape) for t in keras.tree.flatten(spec)]

@@ -1,9 +1,4 @@
-"""Follows a fact about channels through a graph, to a fixed point.
-
-Two facts are followed, by one algorithm: the *status* of pruned channels, which
-needs no weights (is a pruned channel zero here, a constant, or neither?), and the
-*constants* themselves, for a model with real weights.
-"""
+"""Follows a fact about channels through a graph, to a fixed point."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,7 +11,7 @@ from resrep_tf.rules import Call, Tensor
 Facts = dict[int, np.ndarray]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Link:
     """Hands a tensor into or out of a nested model."""
 
@@ -34,8 +29,8 @@ def propagate(
 
     Args:
         steps: Calls and links in the order in which they run.
-        start: The fact of a tensor that nothing in the graph makes.
-        transfer: The facts of a call's outputs from those of its inputs.
+        start: Returns the fact of a tensor that nothing in the graph makes.
+        transfer: Returns the facts of a call's outputs from those of its inputs.
         join: Combines the facts that two links bring to one tensor: a nested model
             that is called at several places knows only what holds at all of them.
             It must move in one direction, which makes the loop end.
@@ -58,7 +53,7 @@ def propagate(
             links[id(step)] = get(step.source)
             joined = functools.reduce(join, links.values())
             before = facts.get(id(step.target))
-            # What a nested model met at an earlier call may have to be corrected.
+            # Another call of the nested model can take back what held so far.
             changed |= len(links) > 1 and not np.array_equal(
                 before, joined, equal_nan=True
             )

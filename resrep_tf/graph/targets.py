@@ -1,4 +1,4 @@
-"""Which spaces of channels the user means by `targets`, and whether they can go."""
+"""Finds the spaces of channels that the user means by `targets`."""
 
 import difflib
 import re
@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 import keras
 import numpy as np
 
-from resrep_tf.graph.channel_graph import ChannelGraph, Space
-from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.spaces import Space
+from resrep_tf.rules.fusion import MATRIX
+from resrep_tf.rules.weights import weights_of
 
 Targets = str | Sequence[str] | re.Pattern | Callable[[keras.Layer], bool] | None
 
 
 def choose_spaces(graph: ChannelGraph, targets: Targets) -> list[Space]:
-    """The spaces that `targets` means, or an error that says what is wrong."""
+    """Returns the spaces that `targets` means, or raises if they cannot be pruned."""
     prunable = [space for space in graph.spaces if space.prunable]
     if targets is None:
         chosen = [space for space in prunable if space.internal]
@@ -78,7 +80,8 @@ def _why_nothing(graph: ChannelGraph, targets: Targets) -> str:
 
 
 def check_not_wrapped(graph: ChannelGraph) -> None:
-    if any(isinstance(call.op, Compactor) for call in graph.calls.values()):
+    """Raises if a model has compactors: operations that are merged as a matrix."""
+    if any(call.rule.role == MATRIX for call in graph.calls.values()):
         raise ValueError(
             f"The model `{graph.model.name}` already has compactors: it has been "
             "wrapped. Train it as it is, or `resrep_tf.convert` it first. "
@@ -87,15 +90,15 @@ def check_not_wrapped(graph: ChannelGraph) -> None:
 
 
 def check_finite(graph: ChannelGraph) -> None:
-    """A model with NaN or infinite weights cannot be pruned losslessly."""
-    bad = []
-    for layer in {id(c.op): c.op for c in graph.calls.values()}.values():
-        weights = layer.get_weights() if isinstance(layer, keras.Layer) else []
+    """Raises if a model has NaN or infinite weights: it cannot be pruned exactly."""
+    bad = [
+        calls[0].name
+        for calls in graph.calls_by_op()
         if any(
-            np.issubdtype(w.dtype, np.floating) and not np.isfinite(w).all()
-            for w in weights
-        ):
-            bad.append(layer.name)
+            np.issubdtype(weight.dtype, np.floating) and not np.isfinite(weight).all()
+            for weight in weights_of(calls[0].op)
+        )
+    ]
     if bad:
         raise ValueError(
             "Every weight must be finite. Load a model that trained without NaN. "

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from resrep_tf.pruning import gradient_reset as forgetting
-from resrep_tf.rules import Channelwise, register
+from resrep_tf.rules import Channelwise, Fusion, fusion, register
 from resrep_tf.rules.base import VARYING, ZERO
 from resrep_tf.rules.channelwise import Activation
 
@@ -145,9 +145,12 @@ class CompactorRule(Channelwise):
     Its row j and the layer's channel j are one channel of one space.
     """
 
+    role = fusion.MATRIX
+    shareable = True
+
     def relate(self, call, channels):
-        super().relate(call, channels)
         channels.of_weights(call.op, "in", call.inputs[0].channels)
+        return super().relate(call, channels)
 
     def status(self, call, inputs):
         return [np.where(inputs[0] == ZERO, ZERO, VARYING).astype(np.uint8)]
@@ -155,5 +158,20 @@ class CompactorRule(Channelwise):
     def constants(self, call, inputs):
         return [np.full(call.outputs[0].width, np.nan)]
 
+    def contribution(self, call, keeps):
+        (keep,) = keeps.outputs
+        matrix = call.op.matrix(keep)
+        if keeps.replaced is not None:
+            # A row that goes, but whose channel has to stay, is zero.
+            matrix[:, ~np.isnan(keeps.replaced[keep])] = 0.0
+        return Fusion(matrix=matrix)
 
-register(SplitActivation)(Activation)
+
+@register(SplitActivation)
+class SplitActivationRule(Activation):
+    """An activation that goes back into the layer before it."""
+
+    role = fusion.ACTIVATION
+
+    def contribution(self, call, keeps):
+        return Fusion(activation=call.op.activation)

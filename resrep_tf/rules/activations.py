@@ -6,7 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf.rules.base import Call, Channels
+from resrep_tf.rules.base import Call
+from resrep_tf.rules.channels import Channels
 
 # Not here: softmax, log_softmax, sparsemax (they mix channels) and glu (it halves
 # them). A function that is not in this list is never guessed at.
@@ -24,13 +25,14 @@ LINEAR = keras.activations.linear
 
 
 def is_elementwise(activation: Callable[[Any], Any]) -> bool:
+    """Returns true if a function is known to act on every element alone."""
     return activation in _ELEMENTWISE or isinstance(
         activation, (keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU)
     )
 
 
 def apply(activation: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
-    """The activation of concrete values, in their own precision."""
+    """Returns the activation of concrete values, in their own precision."""
     return np.asarray(keras.ops.convert_to_numpy(activation(values)))
 
 

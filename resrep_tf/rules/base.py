@@ -1,34 +1,43 @@
-"""The vocabulary of layer rules: tensors, calls, channel ids and the registry.
+"""The vocabulary of layer rules: tensors, calls, relations and the registry.
 
 Everything the library knows about one type of operation stands in one `Rule`,
-registered by exact type. A rule answers five questions:
+registered by exact type. A rule answers these questions:
 
 * `relate`: how do the output's channels relate to the input's?
 * `terms`: how many multiply-adds does a call cost, as a product of widths?
 * `reads`: which inputs end here (are mixed by a kernel), and what may a pruned
   channel look like there?
 * `status` / `constants`: what becomes of a channel that is zero, or constant?
+* `role` / `contribution`: what can the operation be merged as into the kernel
+  before it? `absorbs`: which roles does a kernel take?
 * `narrow`: what is the same operation with fewer channels?
 
-Types without a rule get `Opaque`: every channel they touch stays.
+Types without a rule get `Rule` itself: every channel they touch stays.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
 
-# What a pruned channel looks like somewhere in the network, whatever the weights:
-# it only ever grows along the graph, which makes the analysis a fixed point.
+from resrep_tf.rules.channels import Channels
+from resrep_tf.rules.fusion import Fusion
+from resrep_tf.rules.weights import weights_of
+
+# The possible states of a pruned channel somewhere in the network, whatever the
+# weights. Along the graph a state only ever grows, so the analysis has a fixed point.
 ZERO, CONSTANT, VARYING = 0, 1, 2
 
 
 @dataclass(eq=False)
 class Tensor:
-    """A symbolic tensor: its shape, its channel axis and its channels' ids."""
+    """A symbolic tensor: its shape, its channel axis and its channels' ids.
+
+    Only the reader of a graph sets the axis and the channels; rules return them.
+    """
 
     shape: tuple[int | None, ...]
     axis: int = -1
@@ -40,27 +49,30 @@ class Tensor:
         return len(self.channels)
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One call of an operation in the graph.
 
     Args:
         op: The Keras operation (a layer, or a `keras.ops` operation).
-        inputs: The tensors it reads, in flattened argument order.
+        inputs: The tensors it reads, in flattened argument order, as the operation
+            sees them: with an axis of its own if it does not work on the channels'.
         outputs: The tensors it makes.
         arguments: Maps a list of values, one per input, to `(args, kwargs)`.
-        rule: What is known about the operation: the rule of its type, or `Rule`
-            itself once this call turned out to be one that the type's rule cannot
-            follow.
-        memo: What the rule found out when it related the channels.
+        rule: What is known about the operation: the rule of its type, unless the
+            `Relation` of this call named another one.
+        memo: What the rule asked to remember when it related the channels.
+        sources: The tensors of the graph that the inputs are.
     """
 
     op: Any
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     arguments: Callable[[Sequence[Any]], tuple[tuple, dict]]
     rule: "Rule"
-    memo: dict[str, Any] = field(default_factory=dict)
+    memo: Mapping[str, Any] = field(default_factory=dict)
+    sources: tuple[Tensor, ...] = ()
+    _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -79,92 +91,42 @@ class Call:
         kwargs.pop("training", None)
         return np.asarray(keras.ops.convert_to_numpy(self.op(*args, **kwargs)))
 
+    def once(self, key: str, compute: Callable[[], Any]) -> Any:
+        """Returns `compute()`, computed once for this call."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
-class Channels:
-    """Channel ids under construction: which are the same, and which must stay.
 
-    Ids are tied with a union-find, element by element, so that any static wiring
-    of channels (concatenation, repetition, permutation) is followed exactly.
+@dataclass(frozen=True, eq=False)
+class ChannelAxis:
+    """The channels of a tensor: along which axis they lie, and their ids."""
+
+    axis: int
+    channels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """What a rule found out about the channels of one call.
+
+    Args:
+        outputs: The channels of each output.
+        view: The first input as the operation sees it, where that is not as it is:
+            an operation that works on another axis than the channels'.
+        rule: The rule to go by from now on, if it is not the one that was asked.
+        memo: What the rule wants to find in `call.memo` later.
     """
 
-    def __init__(self):
-        self._parent = np.zeros(0, np.int64)
-        self._pins: list[tuple[np.ndarray, str]] = []
-        self._weights: dict[tuple[int, str], np.ndarray] = {}
+    outputs: tuple[ChannelAxis, ...]
+    view: Tensor | None = None
+    rule: "Rule | None" = None
+    memo: Mapping[str, Any] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self._parent)
-
-    def new(self, width: int) -> np.ndarray:
-        start = len(self._parent)
-        ids = np.arange(start, start + width, dtype=np.int64)
-        self._parent = np.concatenate([self._parent, ids])
-        return ids
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        roots = self._parent[ids]
-        while not np.array_equal(roots, above := self._parent[roots]):
-            roots = above
-        self._parent[ids] = roots
-        return roots
-
-    def tie(self, a: np.ndarray, b: np.ndarray) -> None:
-        """Makes `a[i]` and `b[i]` the same channel for every i."""
-        while True:
-            a, b = self.find(a), self.find(b)
-            differ = a != b
-            if not differ.any():
-                return
-            # A root that stands here twice takes one of its partners now and meets
-            # the others in the next round.
-            low, high = np.minimum(a, b)[differ], np.maximum(a, b)[differ]
-            self._parent[high] = low
-
-    def pin(self, ids: np.ndarray, reason: str, first: bool = False) -> None:
-        """Says that these channels must stay, and why (the first reason counts)."""
-        if len(ids):
-            self._pins.insert(0 if first else len(self._pins), (ids, reason))
-
-    def pinned(self, width: int, reason: str) -> np.ndarray:
-        ids = self.new(width)
-        self.pin(ids, reason)
-        return ids
-
-    def of_weights(self, op: Any, side: str, ids: np.ndarray) -> np.ndarray:
-        """Ties `ids` to what an operation's weights met at its earlier calls.
-
-        A layer called at several places has one set of weights, so all its calls
-        lose the same channels.
-        """
-        known = self._weights.setdefault((id(op), side), ids)
-        self.tie(known, ids)
-        return ids
-
-    def made_by(self, op: Any, width: int) -> np.ndarray:
-        """The channels a layer's weights create: the same ids at every call."""
-        key = (id(op), "made")
-        if key not in self._weights:
-            self._weights[key] = self.new(width)
-        return self._weights[key]
-
-    def along(self, call: Call, axis: int, index: int = 0) -> np.ndarray:
-        """The channels of an input along the axis an operation works on."""
-        tensor = call.inputs[index]
-        if tensor.axis == axis:
-            return tensor.channels
-        reason = f"{call.describe()} works on another axis than the channels"
-        self.pin(tensor.channels, reason)
-        ids = self.pinned(tensor.shape[axis] or 0, reason)
-        call.inputs[index] = Tensor(tensor.shape, axis, ids, tensor.dtype)
-        return ids
-
-    def reasons(self) -> dict[int, str]:
-        """The first reason given for each pinned channel, by root id."""
-        found: dict[int, str] = {}
-        for ids, reason in self._pins:
-            for root in np.unique(self.find(ids)).tolist():
-                found.setdefault(root, reason)
-        return found
+    @classmethod
+    def of(cls, axis: int, channels: np.ndarray, **kwargs) -> "Relation":
+        """Returns the relation of a call with one output."""
+        return cls((ChannelAxis(axis, channels),), **kwargs)
 
 
 @dataclass(frozen=True)
@@ -172,73 +134,15 @@ class Read:
     """An input that a kernel reads: pruned channels end here.
 
     Args:
-        index: Which input.
+        index: The number of the input.
         accepts: `CONSTANT` if a channel of one constant value can be folded into
             the bias, `ZERO` if it must be zero.
-        why: If only zero is accepted, why, in words.
+        why: The reason, in words, if only zero is accepted.
     """
 
     index: int
     accepts: int
     why: str = ""
-
-
-class Rule:
-    """What the library knows about one type of operation; see the module's text.
-
-    This base treats the operation as opaque: its output is new, whatever it
-    touches stays, and nothing about it changes.
-    """
-
-    # Whether the operation's weights make new channels that can be pruned.
-    produces = False
-
-    @property
-    def opaque(self) -> bool:
-        """Whether this is the rule of types that nothing is known about."""
-        return type(self) is Rule
-
-    def opaque_reason(self, call: Call) -> str:
-        return (
-            f"{call.describe()} has no pruning rule "
-            "(`resrep_tf.rules.register` can add one)"
-        )
-
-    def relate(self, call: Call, channels: Channels) -> None:
-        """Sets `axis` and `channels` of every output tensor."""
-        pin_all(call, channels, self.opaque_reason(call))
-
-    def terms(
-        self, call: Call, in_shapes: list[tuple], out_shapes: list[tuple]
-    ) -> list[tuple[int, tuple[np.ndarray, ...]]]:
-        """Multiply-adds as `(coefficient, factors)`; factors are channel ids."""
-        return []
-
-    def reads(self, call: Call) -> list[Read]:
-        return []
-
-    def status(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """The fate of pruned channels: `ZERO`, `CONSTANT` or `VARYING`."""
-        return [np.full(t.width, VARYING, np.uint8) for t in call.outputs]
-
-    def constants(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """The value of each constant channel; NaN where a channel varies."""
-        return [np.full(t.width, np.nan) for t in call.outputs]
-
-    def clone(self, op: Any) -> tuple[Any, list[np.ndarray]]:
-        """The same operation, not yet built, and its weights."""
-        weights = op.get_weights() if isinstance(op, keras.Layer) else []
-        return type(op).from_config(op.get_config()), weights
-
-    def narrow(self, call: Call, keeps: "Keeps") -> tuple[Any, list[np.ndarray]]:
-        """The operation with only the kept channels, and its weights."""
-        return self.clone(call.op)
-
-    def narrow_arguments(
-        self, call: Call, args: tuple, kwargs: dict, keeps: "Keeps"
-    ) -> tuple[tuple, dict]:
-        """The call's arguments, where some of them have a channel axis too."""
-        return args, kwargs
 
 
 @dataclass(frozen=True)
@@ -249,15 +153,103 @@ class Keeps:
         inputs: Per input, a boolean per channel.
         outputs: Per output, likewise.
         constants: Per input, the value of each channel where it is constant.
+        replaced: The constant that takes the place of each channel of the output,
+            NaN for those that are computed. None if all of them are.
     """
 
     inputs: list[np.ndarray]
     outputs: list[np.ndarray]
     constants: list[np.ndarray]
+    replaced: np.ndarray | None = None
 
     @property
     def everything(self) -> bool:
         return all(keep.all() for keep in self.inputs + self.outputs)
+
+
+class Rule:
+    """What the library knows about one type of operation; see the module's text.
+
+    This base treats the operation as opaque: its output is new, whatever it
+    touches stays, and nothing about it changes.
+    """
+
+    # True if the operation's weights make new channels that can be pruned.
+    produces = False
+    # True if the operation joins several tensors element by element, and true if a
+    # zero in one of them makes the result zero whatever the others are.
+    joins = False
+    zero_absorbs = False
+    # One of the roles in `rules.fusion`, or None for what cannot be merged.
+    role: str | None = None
+    # True if one operation can be merged into several layers, into each as a whole.
+    shareable = False
+
+    @property
+    def opaque(self) -> bool:
+        """True for the rule of types that nothing is known about."""
+        return type(self) is Rule
+
+    def opaque_reason(self, call: Call) -> str:
+        return (
+            f"{call.describe()} has no pruning rule "
+            "(`resrep_tf.rules.register` can add one)"
+        )
+
+    def relate(self, call: Call, channels: Channels) -> Relation:
+        """Returns the channels of every output, and ties or pins ids in `channels`."""
+        return pin_all(call, channels, self.opaque_reason(call))
+
+    def terms(
+        self, call: Call, in_shapes: list[tuple], out_shapes: list[tuple]
+    ) -> list[tuple[int, tuple[np.ndarray, ...]]]:
+        """Returns multiply-adds as `(coefficient, factors)` of channel ids."""
+        return []
+
+    def reads(self, call: Call) -> list[Read]:
+        """Returns the inputs that a kernel mixes."""
+        return []
+
+    def status(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns the fate of pruned channels: `ZERO`, `CONSTANT` or `VARYING`."""
+        return [np.full(t.width, VARYING, np.uint8) for t in call.outputs]
+
+    def constants(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns the value of each constant channel; NaN where a channel varies."""
+        return [np.full(t.width, np.nan) for t in call.outputs]
+
+    def absorbs(self, call: Call) -> tuple[str, ...]:
+        """Returns the roles of operations that can be merged into this one, in order.
+
+        They must stand directly behind it, in this order; any of them may be missing.
+        """
+        return ()
+
+    def contribution(self, call: Call, keeps: Keeps) -> Fusion:
+        """Returns what this operation adds to the kernel that it is merged into."""
+        raise NotImplementedError(f"{call.describe()} has no role")
+
+    def clone(self, op: Any) -> tuple[Any, list[np.ndarray]]:
+        """Returns the same operation, not yet built, and its weights."""
+        return type(op).from_config(op.get_config()), weights_of(op)
+
+    def narrow(
+        self, call: Call, keeps: Keeps, fusion: Fusion
+    ) -> tuple[Any, list[np.ndarray]]:
+        """Returns the operation with only the kept channels, and its weights.
+
+        Args:
+            call: A call of the operation.
+            keeps: The channels that stay.
+            fusion: What is merged into the operation: nothing, unless it `absorbs`.
+        """
+        return self.clone(call.op)
+
+    def narrow_arguments(
+        self, call: Call, args: tuple, kwargs: dict, keeps: Keeps
+    ) -> tuple[tuple, dict]:
+        """Returns the call's arguments, cut where they have a channel axis too."""
+        return args, kwargs
 
 
 class Channelwise(Rule):
@@ -268,29 +260,31 @@ class Channelwise(Rule):
     """
 
     def relate(self, call, channels):
-        (tensor,), (output,) = call.inputs, call.outputs
-        output.axis, output.channels = tensor.axis, tensor.channels
+        (tensor,) = call.inputs
+        return Relation.of(tensor.axis, tensor.channels)
 
     def keeps_zero(self, call: Call) -> bool:
-        """Whether zero stays zero, whatever the weights."""
+        """Returns true if zero stays zero, whatever the weights."""
         (tensor,) = call.inputs
         return not self.value(call, np.zeros(tensor.width)).any()
 
     def keeps_constant(self, call: Call) -> bool:
-        """Whether a constant other than zero stays constant over space."""
+        """Returns true if a constant other than zero stays constant over space."""
         return True
 
     def value(self, call: Call, constants: np.ndarray) -> np.ndarray:
-        """The operation on one constant per channel."""
+        """Returns what the operation makes of one constant per channel."""
         (tensor,) = call.inputs
         return call.evaluate([spread(constants, tensor)]).reshape(-1)
 
+    def _fate(self, call: Call) -> np.ndarray:
+        """Returns what becomes of a zero, a constant and a varying channel."""
+        zero = ZERO if self.keeps_zero(call) else CONSTANT
+        other = CONSTANT if self.keeps_constant(call) else VARYING
+        return np.array([zero, other, VARYING], np.uint8)
+
     def status(self, call, inputs):
-        if "fate" not in call.memo:
-            zero = ZERO if self.keeps_zero(call) else CONSTANT
-            other = CONSTANT if self.keeps_constant(call) else VARYING
-            call.memo["fate"] = np.array([zero, other, VARYING], np.uint8)
-        return [call.memo["fate"][inputs[0]]]
+        return [call.once("fate", lambda: self._fate(call))[inputs[0]]]
 
     def constants(self, call, inputs):
         (values,) = inputs
@@ -305,25 +299,40 @@ class Channelwise(Rule):
 
 
 def spread(values: np.ndarray, tensor: Tensor) -> np.ndarray:
-    """One value per channel as a tensor of extent 1 along every other axis."""
+    """Returns one value per channel, of extent 1 along every other axis."""
     shape = [1] * len(tensor.shape)
     shape[tensor.axis] = len(values)
     return values.astype(tensor.dtype).reshape(shape)
 
 
-def pin_all(call: Call, channels: Channels, reason: str) -> None:
-    """Pins everything a call touches and makes the call opaque."""
-    call.rule = _OPAQUE
+def along(call: Call, channels: Channels, axis: int) -> Tensor:
+    """Returns a call's first input as it is seen along the axis it works on.
+
+    That is the input itself if its channels lie there. Otherwise they are pinned.
+    """
+    tensor = call.inputs[0]
+    if tensor.axis == axis:
+        return tensor
+    reason = f"{call.describe()} works on another axis than the channels"
+    channels.pin(tensor.channels, reason)
+    ids = channels.pinned(tensor.shape[axis] or 0, reason)
+    return Tensor(tensor.shape, axis, ids, tensor.dtype)
+
+
+def pin_all(call: Call, channels: Channels, reason: str) -> Relation:
+    """Pins everything a call touches; returns the relation of an opaque call."""
     for tensor in call.inputs:
         channels.pin(tensor.channels, reason)
+    outputs = []
     for output in call.outputs:
-        output.axis = max(len(output.shape) - 1, 0)
-        width = output.shape[output.axis] if output.shape else None
-        output.channels = channels.pinned(width or 0, reason)
+        axis = max(len(output.shape) - 1, 0)
+        width = output.shape[axis] if output.shape else None
+        outputs.append(ChannelAxis(axis, channels.pinned(width or 0, reason)))
+    return Relation(tuple(outputs), rule=_OPAQUE)
 
 
 def positions(shape: Sequence[int | None], axis: int) -> int:
-    """How many positions a tensor has per example beside its channel axis."""
+    """Counts the positions that a tensor has per example beside its channel axis."""
     return math.prod(n for i, n in enumerate(shape) if i not in (0, axis))
 
 
@@ -351,12 +360,12 @@ def register(*types: type | str) -> Callable[[type[Rule]], type[Rule]]:
 
 
 def rule_for(op: Any) -> Rule:
-    """The rule of an operation's exact type; opaque if there is none."""
+    """Returns the rule of an operation's exact type; the opaque one if it has none."""
     return _RULES.get(_key(op), _OPAQUE)
 
 
 def _key(op: Any) -> type | str:
-    """Keras does not export some of its own classes; they go by name."""
+    """Returns a type, or the name of one that Keras does not export."""
     kind = type(op)
     for module in ("keras.ops", "keras.applications"):
         if kind.__module__.startswith(module.replace("keras.", "keras.src.")):

@@ -1,11 +1,23 @@
 """Rules of the layers and operations that treat every channel alone, or all at once."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 
 from resrep_tf.rules import activations
-from resrep_tf.rules.base import VARYING, Channelwise, Rule, pin_all, register
-from resrep_tf.rules.kernels import read
+from resrep_tf.rules.base import (
+    VARYING,
+    ChannelAxis,
+    Channelwise,
+    Relation,
+    Rule,
+    along,
+    pin_all,
+    register,
+)
+from resrep_tf.rules.fusion import AFFINE, Fusion
+from resrep_tf.rules.weights import read, stored, weights_of
 
 layers = keras.layers
 
@@ -14,17 +26,19 @@ layers = keras.layers
 class BatchNormalization(Channelwise):
     """Affine in inference: gamma * (x - mean) / std + beta, each of them optional."""
 
+    role = AFFINE
+
     def relate(self, call, channels):
-        super().relate(call, channels)
         axis = call.op.axis % len(call.inputs[0].shape)
-        ids = channels.of_weights(call.op, "in", channels.along(call, axis))
-        call.outputs[0].axis, call.outputs[0].channels = axis, ids
+        view = along(call, channels, axis)
+        ids = channels.of_weights(call.op, "in", view.channels)
+        return Relation.of(axis, ids, view=view)
 
     def keeps_zero(self, call):
         return False  # Trained statistics move it, even where fresh ones do not.
 
     def affine(self, layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
-        """The scale and shift that the layer applies in inference (Eq. 5)."""
+        """Returns the scale and shift that it applies in inference (Eq. 5)."""
         scale = 1.0 / np.sqrt(read(layer.moving_variance) + layer.epsilon)
         if layer.scale:
             scale = scale * read(layer.gamma)
@@ -37,16 +51,19 @@ class BatchNormalization(Channelwise):
         scale, shift = self.affine(call.op)
         return constants * scale + shift
 
-    def narrow(self, call, keeps):
-        weights = [w[keeps.inputs[0]] for w in call.op.get_weights()]
-        return self.clone(call.op)[0], weights
+    def contribution(self, call, keeps):
+        return Fusion(*self.affine(call.op))
+
+    def narrow(self, call, keeps, fusion):
+        layer, weights = self.clone(call.op)
+        return layer, [weight[keeps.inputs[0]] for weight in weights]
 
 
 @register(layers.PReLU)
 class PReLU(Channelwise):
     def relate(self, call, channels):
-        super().relate(call, channels)
         channels.of_weights(call.op, "in", call.inputs[0].channels)
+        return super().relate(call, channels)
 
     def keeps_zero(self, call):
         return True
@@ -63,12 +80,12 @@ class PReLU(Channelwise):
         alpha = alpha.reshape(-1, alpha.shape[-1])[0]
         return np.where(constants > 0, constants, alpha * constants)
 
-    def narrow(self, call, keeps):
-        (alpha,) = call.op.get_weights()
+    def narrow(self, call, keeps, fusion):
+        layer, (alpha,) = self.clone(call.op)
         axis = self._alpha_axis(call)
         if alpha.shape[axis] > 1:
             alpha = np.compress(keeps.inputs[0], alpha, axis)
-        return self.clone(call.op)[0], [alpha]
+        return layer, [alpha]
 
 
 @register("keras.applications.LayerScale")
@@ -76,10 +93,10 @@ class LayerScale(Channelwise):
     """One trained factor per channel (ConvNeXt)."""
 
     def relate(self, call, channels):
-        super().relate(call, channels)
         channels.of_weights(call.op, "in", call.inputs[0].channels)
         if call.inputs[0].axis != len(call.inputs[0].shape) - 1:
-            pin_all(call, channels, f"{call.describe()} scales another axis")
+            return pin_all(call, channels, f"{call.describe()} scales another axis")
+        return super().relate(call, channels)
 
     def keeps_zero(self, call):
         return True
@@ -87,18 +104,18 @@ class LayerScale(Channelwise):
     def value(self, call, constants):
         return constants * read(call.op.gamma)
 
-    def narrow(self, call, keeps):
+    def narrow(self, call, keeps, fusion):
         config = call.op.get_config()
         config["projection_dim"] = int(keeps.inputs[0].sum())
-        weights = [w[keeps.inputs[0]] for w in call.op.get_weights()]
+        weights = [weight[keeps.inputs[0]] for weight in weights_of(call.op)]
         return type(call.op).from_config(config), weights
 
 
 @register(layers.Activation)
 class Activation(Channelwise):
     def relate(self, call, channels):
-        super().relate(call, channels)
         activations.pin_unless_elementwise(call, channels, call.inputs[0].channels)
+        return super().relate(call, channels)
 
     def value(self, call, constants):
         return activations.apply(call.op.activation, constants)
@@ -169,17 +186,16 @@ class Spatial(SameValue):
     def relate(self, call, channels):
         first = getattr(call.op, "data_format", None) == "channels_first"
         axis = 1 if first else len(call.inputs[0].shape) - 1
-        call.outputs[0].channels = channels.along(call, axis)
-        call.outputs[0].axis = axis
+        view = along(call, channels, axis)
+        return Relation.of(axis, view.channels, view=view)
 
 
 @register(layers.Resizing, "keras.ops.Resize")
 class Resize(Spatial):
     def relate(self, call, channels):
         if call.op.pad_to_aspect_ratio:
-            pin_all(call, channels, f"{call.describe()} pads its images")
-        else:
-            super().relate(call, channels)
+            return pin_all(call, channels, f"{call.describe()} pads its images")
+        return super().relate(call, channels)
 
 
 @register(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
@@ -196,9 +212,8 @@ class Pad(SameValue):
         op, (tensor, *more) = call.op, call.inputs
         widths = np.broadcast_to(np.asarray(op.pad_width), (len(tensor.shape), 2))
         if widths[tensor.axis].any() or more:
-            pin_all(call, channels, f"{call.describe()} pads the channel axis")
-        else:
-            super().relate(call, channels)
+            return pin_all(call, channels, f"{call.describe()} pads the channel axis")
+        return super().relate(call, channels)
 
     def keeps_constant(self, call):
         return call.op.mode != "constant"
@@ -227,9 +242,11 @@ class Pad(SameValue):
 )
 class GlobalPooling(Spatial):
     def relate(self, call, channels):
-        super().relate(call, channels)
-        if not call.op.keepdims:
-            call.outputs[0].axis = 1
+        relation = super().relate(call, channels)
+        if call.op.keepdims:
+            return relation
+        (output,) = relation.outputs
+        return replace(relation, outputs=(ChannelAxis(1, output.channels),))
 
 
 @register("keras.ops.Mean", "keras.ops.Max", "keras.ops.Min")
@@ -237,26 +254,26 @@ class Reduce(SameValue):
     """A reduction over other axes than the channels'."""
 
     def relate(self, call, channels):
-        op, (tensor,), (output,) = call.op, call.inputs, call.outputs
+        op, (tensor,) = call.op, call.inputs
         rank = len(tensor.shape)
         axes = range(rank) if op.axis is None else np.atleast_1d(op.axis)
         axes = {int(axis) % rank for axis in axes}
         if tensor.axis in axes or 0 in axes:
-            pin_all(call, channels, f"{call.describe()} reduces over the channels")
-            return
+            reason = f"{call.describe()} reduces over the channels"
+            return pin_all(call, channels, reason)
         shift = 0 if op.keepdims else sum(axis < tensor.axis for axis in axes)
-        output.axis, output.channels = tensor.axis - shift, tensor.channels
+        return Relation.of(tensor.axis - shift, tensor.channels)
 
 
 @register(layers.Rescaling)
 class Rescaling(Elementwise):
     def relate(self, call, channels):
-        super().relate(call, channels)
         if np.size(call.op.scale) > 1 or np.size(call.op.offset) > 1:
             channels.pin(
                 call.inputs[0].channels,
                 f"{call.describe()} has one scale or offset for each channel",
             )
+        return super().relate(call, channels)
 
 
 @register(layers.Normalization)
@@ -264,11 +281,11 @@ class Normalization(Elementwise):
     """Fixed statistics per channel, cloned as explicit numbers."""
 
     def relate(self, call, channels):
-        super().relate(call, channels)
         channels.of_weights(call.op, "in", call.inputs[0].channels)
         axis = tuple(a % len(call.inputs[0].shape) for a in np.atleast_1d(call.op.axis))
         if axis != (call.inputs[0].axis,) or call.op.invert:
-            pin_all(call, channels, f"{call.describe()} is not per channel")
+            return pin_all(call, channels, f"{call.describe()} is not per channel")
+        return super().relate(call, channels)
 
     def keeps_zero(self, call):
         return False
@@ -276,13 +293,13 @@ class Normalization(Elementwise):
     def clone(self, op):
         return self._explicit(op, slice(None)), []
 
-    def narrow(self, call, keeps):
+    def narrow(self, call, keeps, fusion):
         return self._explicit(call.op, keeps.inputs[0]), []
 
     def _explicit(self, op, keep):
         config = op.get_config()
         for name in ("mean", "variance"):
-            value = np.asarray(keras.ops.convert_to_numpy(getattr(op, name)))
+            value = stored(getattr(op, name))
             if op.axis:
                 value = value.reshape(-1)[keep]
             config[name] = value.tolist()

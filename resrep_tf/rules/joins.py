@@ -8,6 +8,7 @@ from resrep_tf.rules.base import (
     VARYING,
     ZERO,
     Call,
+    Relation,
     Rule,
     pin_all,
     register,
@@ -36,8 +37,7 @@ class Join(Rule):
     are constants: scalars, or arrays with one value for each channel.
     """
 
-    # Whether a zero in one input makes the output zero whatever the others are.
-    zero_absorbs = False
+    joins = True
 
     def relate(self, call, channels):
         (output,) = call.outputs
@@ -47,19 +47,18 @@ class Join(Rule):
         narrow = [t for t in call.inputs if t not in wide]
         if len(axes) > 1 or len({t.width for t in wide}) > 1 or self._odd(call, wide):
             reason = f"{call.describe()} joins tensors whose channels do not line up"
-            pin_all(call, channels, reason)
-            return
-        output.axis = wide[0].axis + rank - len(wide[0].shape)
-        output.channels = wide[0].channels
+            return pin_all(call, channels, reason)
         for tensor in wide[1:]:
-            channels.tie(output.channels, tensor.channels)
+            channels.tie(wide[0].channels, tensor.channels)
         for tensor in narrow:
             channels.pin(
                 tensor.channels, f"{call.describe()} spreads it over all channels"
             )
+        axis = wide[0].axis + rank - len(wide[0].shape)
+        return Relation.of(axis, wide[0].channels)
 
     def _odd(self, call: Call, wide: list) -> bool:
-        """Whether a fixed operand is anything but one value, or one a channel."""
+        """Returns true if a fixed operand is not one value, nor one a channel."""
         axis = wide[0].axis - len(wide[0].shape)
         for operand in fixed_operands(call):
             shape = np.shape(operand)
@@ -125,9 +124,8 @@ class Product(Join):
 class Quotient(Join):
     def relate(self, call, channels):
         if len(call.inputs) > 1 or is_fixed(call.arguments([None])[0][0]):
-            pin_all(call, channels, f"{call.describe()} divides by a tensor")
-        else:
-            super().relate(call, channels)
+            return pin_all(call, channels, f"{call.describe()} divides by a tensor")
+        return super().relate(call, channels)
 
 
 @register(layers.Concatenate, "keras.ops.Concatenate")
@@ -138,15 +136,14 @@ class Concatenate(Rule):
         (output,) = call.outputs
         axis = call.op.axis % len(output.shape)
         if any(t.axis != call.inputs[0].axis for t in call.inputs):
-            pin_all(call, channels, f"{call.describe()} joins different axes")
-            return
-        output.axis = call.inputs[0].axis
-        if output.axis == axis:
-            output.channels = np.concatenate([t.channels for t in call.inputs])
-            return
-        output.channels = call.inputs[0].channels
+            return pin_all(call, channels, f"{call.describe()} joins different axes")
+        first = call.inputs[0]
+        if first.axis == axis:
+            ids = np.concatenate([t.channels for t in call.inputs])
+            return Relation.of(axis, ids)
         for tensor in call.inputs[1:]:
-            channels.tie(output.channels, tensor.channels)
+            channels.tie(first.channels, tensor.channels)
+        return Relation.of(first.axis, first.channels)
 
     def _on_channels(self, call: Call) -> bool:
         return call.outputs[0].axis == call.op.axis % len(call.outputs[0].shape)
@@ -166,12 +163,13 @@ class Concatenate(Rule):
 
 
 def is_fixed(operand) -> bool:
-    """Whether an argument is a number or an array, not a tensor of the graph."""
+    """Returns true for a number or an array, false for a tensor of the graph."""
     return isinstance(operand, (int, float, np.ndarray, np.generic)) or (
         keras.ops.is_tensor(operand) and not isinstance(operand, keras.KerasTensor)
     )
 
 
 def fixed_operands(call: Call) -> list:
+    """Returns the arguments of a call that are numbers or arrays."""
     args, kwargs = call.arguments([None] * len(call.inputs))
     return [a for a in (*args, *kwargs.values()) if is_fixed(a)]

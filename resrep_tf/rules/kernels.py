@@ -1,8 +1,8 @@
 """Rules of the layers with kernels: convolutions and dense layers."""
 
+import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -16,46 +16,20 @@ from resrep_tf.rules.base import (
     Call,
     Keeps,
     Read,
+    Relation,
     Rule,
+    along,
     positions,
     register,
 )
+from resrep_tf.rules.fusion import AFFINE, ROLES, Fusion, Merged
+from resrep_tf.rules.weights import read
 
 layers = keras.layers
 
 
-@dataclass(frozen=True)
-class Fusion:
-    """What follows a kernel directly and is merged into it.
-
-    With y the kernel's output, the merged layer computes
-    `activation((y * scale + shift) @ matrix)`: a BatchNorm gives `scale` and
-    `shift` (Eq. 5 of the paper), a compactor gives `matrix`, its kept columns
-    (Eq. 8 and 9).
-    """
-
-    scale: np.ndarray | None = None
-    shift: np.ndarray | None = None
-    matrix: np.ndarray | None = None
-    activation: Callable[[Any], Any] | None = None
-
-
-def merge_outputs(
-    kernel: np.ndarray, bias: np.ndarray | None, keep: np.ndarray, fusion: Fusion
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Applies a fusion to a kernel whose last axis is the output channels."""
-    if fusion.scale is not None:
-        kernel = kernel * fusion.scale
-        bias = (0.0 if bias is None else bias * fusion.scale) + fusion.shift
-    if fusion.matrix is not None:
-        # As one product of matrices: NumPy takes a stack of them one by one.
-        kernel = np.tensordot(kernel, fusion.matrix, 1)
-        return kernel, None if bias is None else bias @ fusion.matrix
-    return kernel[..., keep], None if bias is None else bias[keep]
-
-
 def window_pads(call: Call) -> bool:
-    """Whether a windowed layer really sees padding, given its input's size."""
+    """Returns true if a windowed layer sees padding, given its input's size."""
     op, shape = call.op, call.inputs[0].shape
     axis = call.inputs[0].axis
     spatial = [n for i, n in enumerate(shape) if i not in (0, axis)]
@@ -72,10 +46,66 @@ def window_pads(call: Call) -> bool:
     )
 
 
-class Kernel(Rule):
+class Absorbing(Rule):
+    """A layer with a kernel, into which operations behind it can be merged.
+
+    Subclasses merge in `merge`; `rebuild` makes a layer of the result. Whoever wants
+    another layer than `narrow` gives can call the two and change what is between.
+    """
+
+    # The roles that can be merged, as long as the layer has no activation of its own.
+    roles: tuple[str, ...] = ()
+
+    def load(self, layer: keras.Layer) -> np.ndarray:
+        """Returns the kernel with its output channels last."""
+        return read(layer.kernel)
+
+    def store(self, kernel: np.ndarray) -> np.ndarray:
+        """Returns a kernel in the layout of the layer."""
+        return kernel
+
+    def merge(self, call: Call, keeps: Keeps, fusion: Fusion) -> Merged:
+        """Returns the weights for the kept channels, with all that is merged."""
+        raise NotImplementedError
+
+    def narrow_config(self, layer: keras.Layer, merged: Merged) -> dict:
+        """Returns the layer's config for the merged weights."""
+        raise NotImplementedError
+
+    def absorbs(self, call):
+        return self.roles if call.op.activation is activations.LINEAR else ()
+
+    def rebuild(
+        self,
+        call: Call,
+        merged: Merged,
+        activation: Callable[[Any], Any] | None = None,
+    ) -> tuple[keras.Layer, list[np.ndarray]]:
+        """Returns a layer for merged weights, and these in its layout.
+
+        Args:
+            call: A call of the layer that is replaced.
+            merged: The weights.
+            activation: The new layer's activation; by default the old one's.
+        """
+        config = self.narrow_config(call.op, merged)
+        config["use_bias"] = merged.bias is not None
+        if activation is not None:
+            config["activation"] = activation
+        weights = [*merged.before, self.store(merged.kernel)]
+        if merged.bias is not None:
+            weights.append(merged.bias)
+        return type(call.op).from_config(config), weights
+
+    def narrow(self, call, keeps, fusion):
+        return self.rebuild(call, self.merge(call, keeps, fusion), fusion.activation)
+
+
+class Kernel(Absorbing):
     """A layer whose kernel mixes its input channels into new ones."""
 
     produces = True
+    roles = ROLES
     size = "filters"  # The constructor argument with the number of outputs.
 
     # === What differs between the layers ===
@@ -88,18 +118,11 @@ class Kernel(Rule):
         return math.prod(call.op.kernel_size) * positions(out_shape, self.axis(call))
 
     def only_zero(self, call: Call) -> str:
-        """Why a pruned input must be zero; empty if any constant will do."""
+        """Returns why a pruned input must be zero; empty if any constant will do."""
         return f"{call.describe()} pads its input" if window_pads(call) else ""
 
-    def load(self, layer: keras.Layer) -> np.ndarray:
-        """The kernel as (..., inputs, outputs)."""
-        return read(layer.kernel)
-
-    def store(self, kernel: np.ndarray) -> np.ndarray:
-        return kernel
-
     def filters(self, layer: keras.Layer) -> tuple[keras.Variable, int]:
-        """The variable that makes the outputs, and its axis of output channels."""
+        """Returns the variable that makes the outputs, and its axis of channels."""
         return layer.kernel, -1
 
     def grouped(self, layer: keras.Layer) -> bool:
@@ -108,16 +131,16 @@ class Kernel(Rule):
     # === Rule ===
 
     def relate(self, call, channels):
-        op, (output,) = call.op, call.outputs
-        axis = self.axis(call)
-        ids = channels.of_weights(op, "in", channels.along(call, axis))
-        output.axis = axis
-        output.channels = channels.made_by(op, getattr(op, self.size))
+        op, axis = call.op, self.axis(call)
+        view = along(call, channels, axis)
+        ids = channels.of_weights(op, "in", view.channels)
+        made = channels.made_by(op, getattr(op, self.size))
         if self.grouped(op):
             reason = f"{call.describe()} convolves {op.groups} groups of channels apart"
             channels.pin(ids, reason)
-            channels.pin(output.channels, reason)
-        activations.pin_unless_elementwise(call, channels, output.channels)
+            channels.pin(made, reason)
+        activations.pin_unless_elementwise(call, channels, made)
+        return Relation.of(axis, made, view=view)
 
     def terms(self, call, in_shapes, out_shapes):
         coefficient = self.coefficient(call, in_shapes[0], out_shapes[0])
@@ -128,38 +151,33 @@ class Kernel(Rule):
         why = self.only_zero(call)
         return [Read(0, ZERO if why else CONSTANT, why)]
 
-    def pruned_status(self, call: Call) -> np.ndarray:
-        """The status of the output if all of its channels were pruned."""
-        zero = activations.apply(call.op.activation, np.zeros(1, np.float32))
-        status = CONSTANT if zero.any() else ZERO
-        return np.full(call.outputs[0].width, status, np.uint8)
+    def at_zero(self, call: Call) -> np.ndarray:
+        """Returns the output if all channels were zero before the activation."""
+        return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
 
-    def status(self, call, inputs):
-        return [np.full(call.outputs[0].width, VARYING, np.uint8)]
-
-    def narrow(self, call: Call, keeps: Keeps, fusion: Fusion | None = None):
-        fusion = fusion or Fusion()
+    def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
         kernel, bias = self.load(layer), read(layer.bias)
         kernel, bias = self.drop_inputs(kernel, bias, keep, keeps.constants[0])
-        kernel, bias = merge_outputs(kernel, bias, keeps.outputs[0], fusion)
-        config = self.narrow_config(layer, kernel.shape[-1], bias, fusion)
-        weights = [self.store(kernel)] + ([] if bias is None else [bias])
-        return type(layer).from_config(config), weights
+        return self.merge_outputs(Merged(kernel, bias), keeps.outputs[0], fusion)
 
-    def narrow_config(
-        self,
-        layer: keras.Layer,
-        width: int,
-        bias: np.ndarray | None,
-        fusion: Fusion,
-    ) -> dict:
+    def narrow_config(self, layer, merged):
         config = layer.get_config()
-        config[self.size] = int(width)
-        config["use_bias"] = bias is not None
-        if fusion.activation is not None:
-            config["activation"] = fusion.activation
+        config[self.size] = int(merged.kernel.shape[-1])
         return config
+
+    def merge_outputs(self, merged: Merged, keep: np.ndarray, fusion: Fusion) -> Merged:
+        """Applies a fusion and drops the outputs that are not kept."""
+        if fusion.scale is not None:
+            merged = merged.scaled(fusion.scale).shifted(fusion.shift)
+        kernel, bias = merged.kernel, merged.bias
+        if fusion.matrix is None:
+            kernel, bias = kernel[..., keep], None if bias is None else bias[keep]
+        else:
+            # As one product of matrices: NumPy takes a stack of them one by one.
+            kernel = np.tensordot(kernel, fusion.matrix, 1)
+            bias = None if bias is None else bias @ fusion.matrix
+        return dataclasses.replace(merged, kernel=kernel, bias=bias)
 
     def drop_inputs(
         self,
@@ -184,10 +202,9 @@ class Conv(Kernel):
     def relate(self, call, channels):
         groups, width = call.op.groups, call.inputs[0].shape[self.axis(call)]
         if groups == width > 1:
-            call.rule = GroupedDepthwiseConv()
-            call.rule.relate(call, channels)
-        else:
-            super().relate(call, channels)
+            rule = GroupedDepthwiseConv()
+            return dataclasses.replace(rule.relate(call, channels), rule=rule)
+        return super().relate(call, channels)
 
 
 @register(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
@@ -250,8 +267,7 @@ class SeparableConv(Kernel):
             (cells, (tensor.channels, output.channels)),
         ]
 
-    def narrow(self, call, keeps, fusion=None):
-        fusion = fusion or Fusion()
+    def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
         depthwise, bias = read(layer.depthwise_kernel), read(layer.bias)
         pointwise = read(layer.pointwise_kernel)
@@ -262,41 +278,33 @@ class SeparableConv(Kernel):
         pointwise, bias = self.drop_inputs(
             pointwise, bias, np.repeat(keep, multiplier), constants
         )
-        pointwise, bias = merge_outputs(pointwise, bias, keeps.outputs[0], fusion)
-        config = self.narrow_config(layer, pointwise.shape[-1], bias, fusion)
-        weights = [depthwise[..., keep, :], pointwise]
-        return type(layer).from_config(config), weights + (
-            [] if bias is None else [bias]
-        )
+        merged = Merged(pointwise, bias, before=(depthwise[..., keep, :],))
+        return self.merge_outputs(merged, keeps.outputs[0], fusion)
 
 
 @register(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
-class DepthwiseConv(Rule):
+class DepthwiseConv(Absorbing):
     """Filters every channel alone, into a fixed number of channels each."""
 
-    # === What differs between the layers ===
+    roles = (AFFINE,)
+
+    # === What differs between the layers; `load` gives (..., inputs, multiplier) ===
 
     def multiplier(self, layer: keras.Layer) -> int:
         return layer.depth_multiplier
 
-    def load(self, layer: keras.Layer) -> np.ndarray:
-        """The kernel as (..., inputs, multiplier)."""
-        return read(layer.kernel)
-
-    def store(self, kernel: np.ndarray) -> np.ndarray:
-        return kernel
-
-    def narrow_config(self, layer: keras.Layer, inputs: int) -> dict:
+    def narrow_config(self, layer, merged):
         return layer.get_config()
 
     # === Rule ===
 
     def relate(self, call, channels):
-        op, (tensor,), (output,) = call.op, call.inputs, call.outputs
+        op, (tensor,) = call.op, call.inputs
         axis = 1 if op.data_format == "channels_first" else len(tensor.shape) - 1
-        ids = channels.of_weights(op, "in", channels.along(call, axis))
-        output.axis, output.channels = axis, np.repeat(ids, self.multiplier(op))
+        view = along(call, channels, axis)
+        ids = channels.of_weights(op, "in", view.channels)
         activations.pin_unless_elementwise(call, channels, ids)
+        return Relation.of(axis, np.repeat(ids, self.multiplier(op)), view=view)
 
     def terms(self, call, in_shapes, out_shapes):
         output = call.outputs[0]
@@ -324,19 +332,15 @@ class DepthwiseConv(Rule):
             out = out + read(op.bias)
         return [activations.apply(op.activation, out).astype(np.float64)]
 
-    def narrow(self, call, keeps, fusion=None):
-        fusion = fusion or Fusion()
+    def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
-        kernel, bias = self.load(layer), read(layer.bias)
+        merged = Merged(self.load(layer), read(layer.bias), output_axes=2)
         if fusion.scale is not None:
-            kernel = kernel * fusion.scale.reshape(kernel.shape[-2:])
-            bias = (0.0 if bias is None else bias * fusion.scale) + fusion.shift
-        config = self.narrow_config(layer, int(keep.sum()))
-        config["use_bias"] = bias is not None
-        weights = [self.store(kernel[..., keep, :])]
-        if bias is not None:
-            weights.append(bias[keeps.outputs[0]])
-        return type(layer).from_config(config), weights
+            merged = merged.scaled(fusion.scale).shifted(fusion.shift)
+        bias = None if merged.bias is None else merged.bias[keeps.outputs[0]]
+        return dataclasses.replace(
+            merged, kernel=merged.kernel[..., keep, :], bias=bias
+        )
 
 
 class GroupedDepthwiseConv(DepthwiseConv):
@@ -352,15 +356,9 @@ class GroupedDepthwiseConv(DepthwiseConv):
     def store(self, kernel):
         return kernel.reshape(*kernel.shape[:-2], 1, -1)
 
-    def narrow_config(self, layer, inputs):
+    def narrow_config(self, layer, merged):
         config = layer.get_config()
+        inputs = merged.kernel.shape[-2]
         config["groups"] = inputs
         config["filters"] = inputs * self.multiplier(layer)
         return config
-
-
-def read(variable: Any) -> np.ndarray | None:
-    """A variable's value in float64, in which everything is fused."""
-    if variable is None:
-        return None
-    return keras.ops.convert_to_numpy(variable).astype(np.float64)

@@ -8,7 +8,15 @@ off. If the channels do not end up along one axis, they are pinned.
 import keras
 import numpy as np
 
-from resrep_tf.rules.base import Call, Rule, Tensor, pin_all, register
+from resrep_tf.rules.base import (
+    Call,
+    ChannelAxis,
+    Relation,
+    Rule,
+    Tensor,
+    pin_all,
+    register,
+)
 
 layers = keras.layers
 
@@ -27,20 +35,18 @@ class Rearrange(Rule):
     """Keeps all channels, along one axis."""
 
     def relate(self, call, channels):
-        (tensor, *more), (output,) = call.inputs, call.outputs
+        tensor, *more = call.inputs
         found = None if more else trace(call, tensor)
         if found is None or not self.follows(call, *found):
             reason = f"the channels do not stay apart in {call.describe()}"
             if None in tensor.shape[1:]:
                 reason = f"{call.describe()} moves elements of an image of open extents"
-            pin_all(call, channels, reason)
-            return
+            return pin_all(call, channels, reason)
         axis, order = found
-        call.memo["order"] = order
-        output.axis, output.channels = axis, tensor.channels[order]
+        return Relation.of(axis, tensor.channels[order], memo={"order": order})
 
     def follows(self, call: Call, axis: int, order: np.ndarray) -> bool:
-        """Whether the operation does the same to fewer channels."""
+        """Returns true if the operation does the same to fewer channels."""
         return len(np.unique(order)) == call.inputs[0].width
 
     def status(self, call, inputs):
@@ -61,7 +67,7 @@ class GetItem(Rearrange):
         return part is not None and (np.diff(order) == 1).all()
 
     def _slice(self, call: Call) -> slice | None:
-        """The slice that the call takes of the channel axis, if that is plain."""
+        """Returns the slice that the call takes of the channel axis, if it is one."""
         key = self._key(call)
         tensor = call.inputs[0]
         if any(k is None for k in key) or len(key) <= tensor.axis:
@@ -92,15 +98,18 @@ class GetItem(Rearrange):
 class Take(Rearrange):
     """Picks by fixed numbers: channels, as a shuffle does, or along another axis."""
 
+    def _shuffles(self, call: Call) -> bool:
+        """Returns true if the call picks channels."""
+        return call.op.axis % len(call.inputs[0].shape) == call.inputs[0].axis
+
     def follows(self, call, axis, order):
-        if call.op.axis % len(call.inputs[0].shape) != call.inputs[0].axis:
+        if not self._shuffles(call):
             return super().follows(call, axis, order)
         (_, numbers), _ = call.arguments([None])
-        call.memo["shuffles"] = True
         return np.ndim(numbers) == 1
 
     def narrow_arguments(self, call, args, kwargs, keeps):
-        if "shuffles" not in call.memo:
+        if not self._shuffles(call):
             return args, kwargs
         places = np.cumsum(keeps.inputs[0]) - 1
         numbers = places[call.memo["order"][keeps.outputs[0]]]
@@ -114,14 +123,12 @@ class Split(Rule):
     def relate(self, call, channels):
         (tensor,) = call.inputs
         if call.op.axis % len(tensor.shape) != tensor.axis:
-            for output in call.outputs:
-                output.axis, output.channels = tensor.axis, tensor.channels
-            return
-        stops = np.cumsum([output.shape[tensor.axis] for output in call.outputs])
-        call.memo["stops"] = stops[:-1]
-        parts = np.split(tensor.channels, stops[:-1])
-        for output, part in zip(call.outputs, parts, strict=True):
-            output.axis, output.channels = tensor.axis, part
+            same = ChannelAxis(tensor.axis, tensor.channels)
+            return Relation((same,) * len(call.outputs))
+        stops = np.cumsum([output.shape[tensor.axis] for output in call.outputs])[:-1]
+        parts = np.split(tensor.channels, stops)
+        outputs = tuple(ChannelAxis(tensor.axis, part) for part in parts)
+        return Relation(outputs, memo={"stops": stops})
 
     def _parts(self, call: Call, fact: np.ndarray) -> list[np.ndarray]:
         if "stops" in call.memo:
@@ -134,7 +141,7 @@ class Split(Rule):
     def constants(self, call, inputs):
         return self._parts(call, inputs[0])
 
-    def narrow(self, call, keeps):
+    def narrow(self, call, keeps, fusion):
         config = call.op.get_config()
         if "stops" in call.memo:
             widths = [int(keep.sum()) for keep in keeps.outputs]
@@ -146,7 +153,7 @@ class Split(Rule):
 class Reshape(Rearrange):
     """The new shape names the width, so a narrower tensor needs a new one."""
 
-    def narrow(self, call, keeps):
+    def narrow(self, call, keeps, fusion):
         if keeps.everything:
             return self.clone(call.op)
         output, (keep,) = call.outputs[0], keeps.outputs
@@ -162,7 +169,7 @@ class Reshape(Rearrange):
 
 
 def trace(call: Call, tensor: Tensor) -> tuple[int, np.ndarray] | None:
-    """Where a rearrangement takes each channel: `(axis, order)`, or None."""
+    """Returns where a rearrangement takes each channel: `(axis, order)`, or None."""
     shape = [1, *tensor.shape[1:]]
     if None in shape or tensor.axis == 0:
         return None

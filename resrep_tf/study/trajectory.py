@@ -11,8 +11,8 @@ from resrep_tf.baselines import ablation
 from resrep_tf.cli import output
 from resrep_tf.convert.report import read_structure
 from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.pruning.rows import zeroed
 from resrep_tf.study.study_results import Result
-from resrep_tf.surgery.verify import zeroed
 from resrep_tf.train import settings, snapshots, training
 
 

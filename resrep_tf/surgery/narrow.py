@@ -1,99 +1,120 @@
 """Builds the narrower copy of a model."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.pruning.compactor import Compactor, SplitActivation
-from resrep_tf.rules import Call, Fusion, Keeps, Kernel
-from resrep_tf.rules.kernels import DepthwiseConv
+from resrep_tf.rules import Call, Fusion, Keeps
+from resrep_tf.rules.fusion import MATRIX
 from resrep_tf.surgery.decide import Dropping
 from resrep_tf.surgery.rebuild import Rebuilder
 
 
 class Narrower(Rebuilder):
-    """Copies a model without its compactors, if it has any, and dropped channels."""
+    """Copies a model without dropped channels, operations merged into kernels.
 
-    def __init__(
-        self,
-        graph: ChannelGraph,
-        dropping: Dropping,
-        fuse_bn: bool,
-        rows: Mapping[Compactor, np.ndarray] | None = None,
-    ):
+    A subclass decides with `absorbed` what is merged into a layer, with `make` which
+    layer becomes of it (the rule's `merge` gives the merged kernel and bias, and its
+    `rebuild` makes a layer of them), and with `instead` what stands in the place of the
+    operations that were merged.
+
+    Args:
+        graph: The model's graph.
+        dropping: The channels that go.
+        fuse_bn: True to merge BatchNorms wherever they can be. Those in front of a
+            compactor always are, together with it.
+    """
+
+    def __init__(self, graph: ChannelGraph, dropping: Dropping, fuse_bn: bool):
         super().__init__(graph)
-        self._rows = rows or {}
         self._dropping = dropping
         self._fuse_bn = fuse_bn
-        self._merged: set[int] = set()  # Ids of operations that vanish.
-        # What is merged into each operation: BatchNorm, compactor, activation.
-        self._parts: dict[int, tuple[Call | None, Call | None, Any]] = {}
-        # All matrices together are larger than the model, so each is made when a
-        # layer needs it, and let go behind the last one that does.
-        self._matrices: dict[Compactor, np.ndarray] = {}
-        self._waiting: Counter[Compactor] = Counter()
-        for calls in graph.calls_by_op():
-            rule = calls[0].rule
-            if isinstance(rule, (Kernel, DepthwiseConv)):
-                self._plan_fusion(calls)
+        # The matrices of all compactors together are larger than the model, so each is
+        # made when a layer needs it, and let go behind the last one that does.
+        self._parts: dict[int, Fusion] = {}
 
-    def _plan_fusion(self, calls: list[Call]) -> None:
-        after = self.graph.batchnorm_after(calls)
-        tail = after or calls
-        compactor = self._only_reader(tail, Compactor)
-        if compactor is None and not (self._fuse_bn and self._inside(tail)):
-            after = None
-        activation = None
-        if compactor is not None:
-            split = self._only_reader(compactor, SplitActivation)
-            if split is not None:
-                activation = split[0].op.activation
-                self._merged.add(id(split[0].op))
-            self._merged.add(id(compactor[0].op))
-            self._waiting[compactor[0].op] += 1
-        if after:
-            self._merged.add(id(after[0].op))
-        first = [None if found is None else found[0] for found in (after, compactor)]
-        self._parts[id(calls[0].op)] = (*first, activation)
+    def merges(self, call: Call) -> bool:
+        """Returns true if an operation is merged into the layer before it."""
+        return id(call.op) in self._vanishing
 
-    def _fusion(self, op: Any) -> Fusion:
-        batchnorm, compactor, activation = self._parts[id(op)]
-        scale, shift, matrix = None, None, None
-        if batchnorm is not None:
-            scale, shift = batchnorm.rule.affine(batchnorm.op)
-        if compactor is not None:
-            matrix = self._matrix(compactor)
-        return Fusion(scale, shift, matrix, activation)
+    # === For subclasses ===
 
-    def _inside(self, calls: list[Call]) -> bool:
-        """Whether these calls' outputs are not outputs of the model.
+    def absorbed(self, calls: list[Call]) -> dict[str, list[Call]]:
+        """Returns what is merged into a layer, as `ChannelGraph.absorbable` does.
 
-        Those keep their layer, whose name is the output's name.
+        Args:
+            calls: All calls of the layer.
         """
-        return not any(self.graph.is_output(call.outputs[0]) for call in calls)
+        found = self.graph.absorbable(calls)
+        if MATRIX in found:
+            return found
+        # An output of the model keeps its layer, whose name is the output's name.
+        ends = [
+            self.graph.is_output(c.outputs[0]) for part in found.values() for c in part
+        ]
+        return found if self._fuse_bn and not any(ends) else {}
 
-    def _only_reader(self, calls: list[Call], kind: type) -> list[Call] | None:
-        """The calls of `kind` that read these outputs; a shared one counts too."""
-        readers = [self.graph.only_reader(call) for call in calls]
-        if all(reader is not None and type(reader.op) is kind for reader in readers):
-            return readers
-        return None
+    def instead(self, call: Call, values: Sequence[Any], trainable: bool) -> Any:
+        """Returns what stands in the place of an operation that was merged.
 
-    def _matrix(self, call: Call) -> np.ndarray:
-        """The compactor's columns that stay; a stuck row is a column of zeros."""
-        compactor = call.op
-        if compactor not in self._matrices:
-            keep = self._dropping.keep[call.outputs[0].channels]
-            matrix = compactor.matrix(keep)
-            matrix[:, ~self._rows[compactor][keep]] = 0.0
-            self._matrices[compactor] = matrix
-        self._waiting[compactor] -= 1
-        if self._waiting[compactor]:
-            return self._matrices[compactor]
-        return self._matrices.pop(compactor)
+        By default nothing does: its input takes the place of its output. A subclass
+        that wants another layer there, such as a fresh BatchNorm, returns
+        `Rebuilder.call(self, call, values, trainable)` and makes it in `make`.
+        """
+        return values[0]
+
+    def keeps(self, call: Call) -> Keeps:
+        """Returns which channels of a call stay."""
+        keep, constants = self._dropping.keep, self._dropping.constants
+        return Keeps(
+            [keep[t.channels] for t in call.inputs],
+            [keep[t.channels] for t in call.outputs],
+            [constants.get(id(t), np.full(t.width, np.nan)) for t in call.inputs],
+            self._dropping.removed.get(id(call)),
+        )
+
+    def fusion(self, call: Call) -> Fusion:
+        """Returns what is merged into a layer; to be asked for once."""
+        fusion = Fusion()
+        for part in self._absorbed.get(id(call.op), {}).values():
+            fusion = fusion.with_part(self._part(part))
+        return fusion
+
+    # === Rebuilding ===
+
+    @cached_property
+    def _absorbed(self) -> dict[int, dict[str, Call]]:
+        """What is merged into operations, by their ids."""
+        found = {}
+        for calls in self.graph.calls_by_op():
+            if calls[0].rule.absorbs(calls[0]):
+                absorbed = self.absorbed(calls)
+                if absorbed:
+                    first = {role: part[0] for role, part in absorbed.items()}
+                    found[id(calls[0].op)] = first
+        return found
+
+    @cached_property
+    def _waiting(self) -> Counter[int]:
+        """For each operation that vanishes, how many layers still have to absorb it."""
+        return Counter(
+            id(part.op) for parts in self._absorbed.values() for part in parts.values()
+        )
+
+    @cached_property
+    def _vanishing(self) -> set[int]:
+        return set(self._waiting)
+
+    def _part(self, call: Call) -> Fusion:
+        key = id(call.op)
+        if key not in self._parts:
+            self._parts[key] = call.rule.contribution(call, self.keeps(call))
+        self._waiting[key] -= 1
+        return self._parts[key] if self._waiting[key] else self._parts.pop(key)
 
     def shape(self, tensor):
         shape = list(tensor.shape)
@@ -101,25 +122,14 @@ class Narrower(Rebuilder):
             shape[tensor.axis] = int(self._dropping.keep[tensor.channels].sum())
         return tuple(shape)
 
-    def _keeps(self, call: Call) -> Keeps:
-        keep, constants = self._dropping.keep, self._dropping.constants
-        return Keeps(
-            [keep[t.channels] for t in call.inputs],
-            [keep[t.channels] for t in call.outputs],
-            [constants.get(id(t), np.full(t.width, np.nan)) for t in call.inputs],
-        )
-
     def make(self, call):
-        rule, keeps = call.rule, self._keeps(call)
-        if id(call.op) in self._parts:
-            return rule.narrow(call, keeps, self._fusion(call.op))
-        return rule.narrow(call, keeps)
+        return call.rule.narrow(call, self.keeps(call), self.fusion(call))
 
     def arguments(self, call, values):
         args, kwargs = super().arguments(call, values)
-        return call.rule.narrow_arguments(call, args, kwargs, self._keeps(call))
+        return call.rule.narrow_arguments(call, args, kwargs, self.keeps(call))
 
     def call(self, call, values, trainable):
-        if id(call.op) in self._merged:
-            return values[0]
+        if self.merges(call):
+            return self.instead(call, values, trainable)
         return super().call(call, values, trainable)

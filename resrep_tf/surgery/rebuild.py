@@ -6,14 +6,7 @@ from typing import Any
 import keras
 
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.graph.keras_nodes import (
-    arguments,
-    as_function,
-    entering,
-    input_layer,
-    nodes,
-    structures,
-)
+from resrep_tf.graph.keras_nodes import Node, copy_input, nodes, structures
 from resrep_tf.rules import Call, Tensor
 
 
@@ -31,21 +24,27 @@ class Rebuilder:
         self._nested: dict[int, keras.Model] = {}
 
     def build(self, model_class: type = keras.Model) -> keras.Model:
+        """Returns the copy, as a model of `model_class`."""
         model = self.graph.model
         inputs, outputs = self._copy(self.graph.function, model.trainable)
         return model_class(inputs, outputs, name=model.name)
 
+    def made(self, op: Any) -> Any:
+        """Returns the new operation that an operation of the given model became."""
+        return self._ops[id(op)]
+
     # === For subclasses ===
 
     def shape(self, tensor: Tensor) -> tuple[int | None, ...]:
-        """The shape of a model's input in the new model."""
+        """Returns the shape of a model's input in the new model."""
         return tensor.shape
 
     def make(self, call: Call) -> tuple[Any, list]:
-        """The new operation for a call, and its weights."""
+        """Returns the new operation for a call, and its weights; asked for once."""
         return call.rule.clone(call.op)
 
     def arguments(self, call: Call, values: Sequence[Any]) -> tuple[tuple, dict]:
+        """Returns the arguments of a call in the new model."""
         return call.arguments(values)
 
     def call(self, call: Call, values: Sequence[Any], trainable: bool) -> Any:
@@ -79,10 +78,9 @@ class Rebuilder:
     def _copy(self, function: keras.Function, trainable: bool) -> tuple[Any, Any]:
         new = {id(tensor): self._input(tensor) for tensor in function.inputs}
         for node in nodes(function):
-            call = self.graph.calls.get(id(node))
-            if call is not None:
-                values = [new[id(tensor)] for tensor in node.input_tensors]
-                outputs = self.call(call, values, trainable)
+            if node.inner is None:
+                values = [new[id(tensor)] for tensor in node.inputs]
+                outputs = self.call(self.graph.calls[node.key], values, trainable)
             else:
                 outputs = self._call_nested(node, new, trainable)
             flat = keras.tree.flatten(outputs)
@@ -93,32 +91,21 @@ class Rebuilder:
             keras.tree.map_structure(lambda tensor: new[id(tensor)], outputs),
         )
 
-    def _call_nested(self, node: Any, new: dict[int, Any], trainable: bool) -> Any:
-        function = as_function(node.operation)
+    def _call_nested(self, node: Node, new: dict[int, Any], trainable: bool) -> Any:
         # In the model's own structure: given by name, Keras would take inputs of
         # different widths for one another.
-        values = [new[id(tensor)] for tensor in entering(node, function)]
-        inputs = keras.tree.pack_sequence_as(structures(function)[0], values)
-        args, kwargs = arguments(node)([new[id(t)] for t in node.input_tensors])
+        values = [new[id(tensor)] for tensor in node.entering]
+        inputs = keras.tree.pack_sequence_as(structures(node.inner)[0], values)
+        args, kwargs = node.arguments([new[id(tensor)] for tensor in node.inputs])
         kwargs.pop("inputs", None)
-        nested = self._nested_model(node.operation, trainable)
-        return nested(inputs, *args[1:], **kwargs)
+        return self._nested_model(node, trainable)(inputs, *args[1:], **kwargs)
 
-    def _nested_model(self, model: keras.Model, trainable: bool) -> keras.Model:
+    def _nested_model(self, node: Node, trainable: bool) -> keras.Model:
+        model = node.op
         if id(model) not in self._nested:
-            inputs, outputs = self._copy(
-                as_function(model), trainable and model.trainable
-            )
+            inputs, outputs = self._copy(node.inner, trainable and model.trainable)
             self._nested[id(model)] = keras.Model(inputs, outputs, name=model.name)
         return self._nested[id(model)]
 
     def _input(self, tensor: keras.KerasTensor) -> keras.KerasTensor:
-        layer = input_layer(tensor)
-        config = layer.get_config()
-        shape = self.shape(self.graph.tensor(tensor))
-        config["batch_shape"] = (tensor.shape[0], *shape[1:])
-        new = type(layer).from_config(config).output
-        # Keras names the tensor of an unnamed input otherwise than its layer, and
-        # that name is the one an exported model shows.
-        new.name = tensor.name
-        return new
+        return copy_input(tensor, self.shape(self.graph.tensor(tensor)))

@@ -1,4 +1,4 @@
-"""Takes channels out of a plain model: what one-shot pruning does.
+"""Takes channels out of a plain model, as one-shot pruning does.
 
 Nothing is re-parameterised and nothing is merged: layers keep their names, their
 BatchNorms and their remaining weights, so that the result can be finetuned.
@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.spaces import Space
 from resrep_tf.graph.targets import check_not_wrapped
-from resrep_tf.pruning.replicas import average_statistics
-from resrep_tf.rules import activations
 from resrep_tf.surgery.decide import decide
 from resrep_tf.surgery.narrow import Narrower
 from resrep_tf.surgery.rebuild import Rebuilder
@@ -38,21 +37,17 @@ def slice_channels(
 
 
 def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
-    """As `slice_channels`, for a graph that is at hand."""
-    average_statistics(graph.model)
+    """Does what `slice_channels` does, for a graph that is at hand."""
     removed = {}
     for space, kept in keep.items():
         for producer in space.producers:
-            values = np.zeros(space.width)
-            if producer.batchnorm is None:
-                values = activations.apply(producer.layer.activation, values)
-            for call in producer.tail:
-                removed[id(call)] = np.where(kept, np.nan, values)
+            values = np.where(kept, np.nan, producer.removed())
+            removed |= {id(call): values for call in producer.tail}
     return Narrower(graph, decide(graph, removed), fuse_bn=False).build()
 
 
 def space_name(graph: ChannelGraph, space: Space) -> str:
-    """What a space goes by: the name of the first layer that makes it."""
+    """Returns the name of a space: that of the first layer that makes it."""
     return graph.label(space.producers[0].calls[0])
 
 

@@ -1,14 +1,12 @@
 """Compares two models on random inputs."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from resrep_tf.graph.keras_nodes import check_model, structures
-from resrep_tf.pruning.compactor import Compactor
 
 _TINY = float(np.finfo(np.float32).tiny)
 # The largest accepted difference relative to the outputs' scale, by the precision in
@@ -17,7 +15,7 @@ TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1, "float16": 2e-
 
 
 def tolerance(model: keras.Model) -> float:
-    """What rounding alone may do to a model's outputs."""
+    """Returns the largest change of a model's outputs that rounding explains."""
     kinds = [layer.compute_dtype for layer in _leaves(model)] + [model.compute_dtype]
     return max(TOLERANCES.get(kind, 0.0) for kind in kinds)
 
@@ -33,10 +31,16 @@ def _leaves(model: keras.Model) -> Iterator[keras.Layer]:
 def random_inputs(
     model: keras.Model, shapes: Sequence[tuple], batch: int = 2, seed: int = 0
 ) -> Any:
-    """Random inputs of a model's structure, for open extents as in `shapes`.
+    """Returns random inputs in a model's structure.
 
     Every second example is as large as pixels are: a model that rescales its images
     first would hardly see the difference between small ones.
+
+    Args:
+        model: The model.
+        shapes: The shape of each input, with a number for every open extent.
+        batch: The number of examples.
+        seed: Other seeds give other inputs.
     """
     rng = np.random.default_rng(seed)
     flat = []
@@ -57,7 +61,7 @@ def _numpy_type(dtype: str) -> str:
 
 
 def compare(a: Any, b: Any) -> float:
-    """The largest difference of two structures of outputs, relative to `a`'s scale.
+    """Returns the largest difference of two outputs, relative to the scale of `a`.
 
     Each example has its own scale, so that a large one does not hide a small one.
     NaN or infinity in one of them only is an infinite difference.
@@ -74,16 +78,3 @@ def compare(a: Any, b: Any) -> float:
         difference = np.abs(left - right).max(axis=1, initial=0.0)
         worst = max(worst, float((difference / scale).max(initial=0.0)))
     return worst
-
-
-@contextlib.contextmanager
-def zeroed(rows: Mapping[Compactor, np.ndarray]) -> Iterator[None]:
-    """Sets the compactor rows that are not kept to zero, and puts them back."""
-    before = {c: keras.ops.convert_to_numpy(c.kernel) for c in rows}
-    try:
-        for compactor, keep in rows.items():
-            compactor.kernel.assign(before[compactor] * keep)
-        yield
-    finally:
-        for compactor, kernel in before.items():
-            compactor.kernel.assign(kernel)

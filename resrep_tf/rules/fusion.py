@@ -1,0 +1,67 @@
+"""What a kernel absorbs: operations directly behind it, each of them in a role.
+
+A rule says with `role` what its operation can be merged as, and a rule of a layer with
+a kernel says with `absorbs` which roles it takes, in their order. All that merges
+layers goes by these two.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# A scale and a shift for each channel (BatchNorm), a map over the channels (compactor)
+# and a function of each element (an activation).
+AFFINE, MATRIX, ACTIVATION = ROLES = ("affine", "matrix", "activation")
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What is merged into a kernel.
+
+    With y the kernel's output, the merged layer computes
+    `activation((y * scale + shift) @ matrix)`: a BatchNorm gives `scale` and
+    `shift` (Eq. 5 of the paper), a compactor gives `matrix`, its kept columns
+    (Eq. 8 and 9).
+    """
+
+    scale: np.ndarray | None = None
+    shift: np.ndarray | None = None
+    matrix: np.ndarray | None = None
+    activation: Callable[[Any], Any] | None = None
+
+    def with_part(self, part: "Fusion") -> "Fusion":
+        """Returns this fusion with what another operation contributes."""
+        given = {name: value for name, value in vars(part).items() if value is not None}
+        return dataclasses.replace(self, **given)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A layer's weights with all that was merged into them, in float64.
+
+    Args:
+        kernel: Its last axis is the output channels; in a depthwise layer the last two
+            axes are.
+        bias: One value for each output channel, or None.
+        before: The layer's weights that stand in front of this kernel.
+        output_axes: How many of the kernel's last axes are the output channels.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray | None
+    before: tuple[np.ndarray, ...] = ()
+    output_axes: int = 1
+
+    def scaled(self, scale: np.ndarray) -> "Merged":
+        """Returns the weights that give the output times `scale`, by channel."""
+        kernel = self.kernel * scale.reshape(self.kernel.shape[-self.output_axes :])
+        bias = None if self.bias is None else self.bias * scale
+        return dataclasses.replace(self, kernel=kernel, bias=bias)
+
+    def shifted(self, shift: np.ndarray) -> "Merged":
+        """Returns the weights that give the output plus `shift`."""
+        bias = (0.0 if self.bias is None else self.bias) + shift
+        return dataclasses.replace(self, bias=bias)
