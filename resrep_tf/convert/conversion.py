@@ -14,7 +14,7 @@ import numpy as np
 from resrep_tf.convert.report import ConversionReport, LayerChange
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.pruning.compactor import FILTERS, Compactor
+from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.replicas import average_statistics
 from resrep_tf.surgery.decide import Dropping, decide
@@ -193,10 +193,7 @@ def _report(
 
 def _own_params(pruner: ResRepModel) -> int:
     """Parameters that only the wrapped model has."""
-    own = [v for c in pruner.compactors for v in c.weights]
-    own += [pruner.selection_limit, pruner.lasso_strength, pruner.masked_strength]
-    own += [pruner.epsilon, pruner.flops_removed]
-    return sum(int(np.prod(v.shape)) for v in own)
+    return sum(int(np.prod(v.shape)) for v in pruner.own_variables)
 
 
 def _verify(
@@ -212,9 +209,8 @@ def _verify(
         expected = pruner(inputs, training=False)
     difference = compare(expected, slim(inputs, training=False))
     damage = None
-    # A filter that is zero still leaves the constant of its BatchNorm behind.
-    filters = any(compactor.kind == FILTERS for compactor in rows)
-    if drop_masked or report.largest_norm_dropped > 0 or filters:
+    inexact = not all(compactor.exact_when_zero for compactor in rows)
+    if drop_masked or report.largest_norm_dropped > 0 or inexact:
         damage = compare(pruner(inputs, training=False), expected)
     if not difference <= limit:
         raise ValueError(

@@ -78,7 +78,9 @@ class Narrower(Rebuilder):
     def _only_reader(self, calls: list[Call], kind: type) -> list[Call] | None:
         """The calls of `kind` that read these outputs; a shared one counts too."""
         readers = [self.graph.only_reader(call) for call in calls]
-        if all(reader is not None and type(reader.op) is kind for reader in readers):
+        if all(
+            reader is not None and isinstance(reader.op, kind) for reader in readers
+        ):
             return readers
         return None
 
