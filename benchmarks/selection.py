@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term, count
-from resrep_tf.pruning.selection import select
+from resrep_tf.pruning.selection import Constraints, select
 
 # Blocks and internal width of each stage.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
@@ -111,7 +111,7 @@ def compare_with_recount(repeats: int) -> None:
     incremental, recount = [], []
     for _ in range(repeats):  # Interleaved, so that a busy machine slows both.
         norms = [rng.random(len(space)) for space in spaces]
-        seconds, selection = timed(select, norms, spaces, meter, TARGET)
+        seconds, selection = timed(select, norms, spaces, meter, Constraints(TARGET))
         incremental.append(seconds)
         seconds, masked = timed(select_by_recount, norms, spaces, terms, channels)
         recount.append(seconds)
@@ -136,7 +136,9 @@ def measure_scaling(repeats: int, scales: tuple[int, ...] = (1, 2, 4, 8)) -> Non
     for _ in range(repeats):
         for scale, (spaces, meter) in cases.items():
             norms = [rng.random(len(space)) for space in spaces]
-            times[scale].append(timed(select, norms, spaces, meter, TARGET)[0])
+            times[scale].append(
+                timed(select, norms, spaces, meter, Constraints(TARGET))[0]
+            )
     print("\nchannels   rows     median ms   us per row")
     for scale in scales:
         rows = sum(map(len, cases[scale][0]))

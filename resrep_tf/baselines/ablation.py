@@ -1,8 +1,8 @@
-"""Parts of the paper's ablation (Sect. 4.3): ResRep without resetting, and records.
+"""Parts of the paper's ablation (Sect. 4.3): ResRep without resetting gradients.
 
-With `LassoOnly` in place of `ChannelSelection`, all rows feel the Lasso and the
-objective to the end, and none is forgotten on purpose: Rep without Res. What to remove
-is decided afterwards, by `keep_largest` or by `resrep_tf.minimal.minimal_structure`.
+With `LassoOnly` in place of `ChannelSelection`, the Lasso and the objective act on all
+rows to the end, and none is masked: Rep without Res. The rows to remove are chosen
+afterwards, by `keep_largest` or by `resrep_tf.minimal.minimal_structure`.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,9 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.pruning import selection
+from resrep_tf.budget import FlopsMeter
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.planning import check_reachable
-from resrep_tf.pruning.replicas import number
+from resrep_tf.pruning.selection import Constraints, check_reachable, select
 
 
 class LassoOnly(keras.callbacks.Callback):
@@ -25,49 +23,16 @@ class LassoOnly(keras.callbacks.Callback):
     ```python
     pruner = resrep_tf.wrap(model)
     pruner.compile("sgd", loss, lasso_strength=0.003)
-    pruner.fit(data, callbacks=[LassoOnly()])
-    slim = resrep_tf.convert(pruner, keep=keep_largest(pruner, flops_target=0.5))
+    pruner.fit(data, callbacks=[resrep_tf.ablation.LassoOnly()])
+    keep = resrep_tf.ablation.keep_largest(pruner, flops_target=0.5)
+    slim = resrep_tf.convert(pruner, keep=keep)
     ```
     """
 
-    selects_channels = True  # Deliberately none: what `ResRepModel.fit` asks for.
+    selects_channels = True  # None, on purpose; without it `fit` would refuse to run.
 
     def on_train_begin(self, logs=None):
         self.model.set_masks([np.ones(c.width) for c in self.model.compactors])
-
-
-class NormHistory(keras.callbacks.Callback):
-    """Records the norms of all compactor rows, for `resrep_tf.figures.norms`.
-
-    Args:
-        interval: Steps between two records.
-
-    Attributes:
-        steps: When norms were recorded.
-        norms: At each of these steps, the norms of all rows in one array.
-    """
-
-    def __init__(self, interval: int = 100):
-        super().__init__()
-        if interval < 1:
-            raise ValueError(
-                f"`interval` must be at least 1. Received: interval={interval}"
-            )
-        self.interval = interval
-        self.steps: list[int] = []
-        self.norms: list[np.ndarray] = []
-
-    def on_train_begin(self, logs=None):
-        self._record()
-
-    def on_train_batch_end(self, batch, logs=None):
-        # With `steps_per_execution` several steps have passed since the last call.
-        if number(self.model.optimizer.iterations) >= self.steps[-1] + self.interval:
-            self._record()
-
-    def _record(self) -> None:
-        self.steps.append(number(self.model.optimizer.iterations))
-        self.norms.append(np.concatenate(_norms(self.model)))
 
 
 def keep_largest(
@@ -85,16 +50,10 @@ def keep_largest(
         For each compactor's name, a boolean for each row, as `resrep_tf.convert`
         takes them.
     """
-    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
-    check_reachable(spaces, meter, flops_target, min_width, round_to)
-    chosen = selection.select(
-        _norms(pruner),
-        spaces,
-        meter,
-        flops_target,
-        min_width=min_width,
-        round_to=round_to,
-    )
+    constraints = Constraints(flops_target, min_width, round_to)
+    spaces, budget = pruner.compactor_channels(), FlopsMeter.of(pruner.graph)
+    check_reachable(spaces, budget, constraints)
+    chosen = select(_norms(pruner), spaces, budget, constraints)
     return {
         compactor.name: mask > 0.5
         for compactor, mask in zip(pruner.compactors, chosen.masks, strict=True)
@@ -104,7 +63,7 @@ def keep_largest(
 def quadratic_sums(
     pruner: ResRepModel, keep: Mapping[str, np.ndarray]
 ) -> tuple[float, float]:
-    """Sums of squares of the rows that survive, and of those that do not (Fig. 4).
+    """Returns the sums of squares of the rows that survive and of the others (Fig. 4).
 
     Args:
         pruner: A wrapped model, at any point of its training.

@@ -1,8 +1,8 @@
 """Other ways to choose channels, to compare ResRep with.
 
 A criterion gives every channel a score at once, from the trained model alone; the
-channels of the smallest scores go. What may go, when the budget is met and how
-channels are taken out is the same code for all of them and for ResRep.
+channels of the smallest scores go. All criteria and ResRep share the code that knows
+which channels can go, when the budget is met, and how channels are taken out.
 
 Scores of all layers are sorted in one list, as the paper does for its
 pruned-and-finetuned baseline (Table 3). The scores of `l1` and `l2` grow with the
@@ -20,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.budget import FlopsMeter
 from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
 from resrep_tf.graph.targets import (
     Targets,
@@ -28,8 +28,7 @@ from resrep_tf.graph.targets import (
     check_not_wrapped,
     choose_spaces,
 )
-from resrep_tf.pruning import selection
-from resrep_tf.pruning.planning import check_reachable
+from resrep_tf.pruning.selection import Constraints, check_reachable, select
 from resrep_tf.rules.weights import read
 from resrep_tf.surgery.slicing import reinitialise, slice_graph, space_name
 
@@ -38,7 +37,7 @@ Batches = Iterable[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a criterion may look at beside the weights.
+    """The things that a criterion may look at.
 
     Attributes:
         model: The trained model.
@@ -61,13 +60,13 @@ Criterion = Callable[[list[Space], Evidence], list[np.ndarray]]
 
 
 def random(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """Chance: what any criterion has to beat."""
+    """Scores channels at random, which any criterion has to beat."""
     rng = np.random.default_rng(evidence.seed)
     return [rng.random(space.width) for space in spaces]
 
 
 def uniform(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """The same share of all spaces, whatever their weights.
+    """Takes the same share of all spaces, whatever their weights.
 
     Channels go from the last to the first, at equal pace everywhere.
     """
@@ -75,17 +74,17 @@ def uniform(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
 
 
 def l1(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """The sum of a filter's absolute weights (Li et al., 2017)."""
+    """Scores a filter by the sum of its absolute weights (Li et al., 2017)."""
     return _summed(spaces, lambda producer: np.abs(_filters(producer)).sum(axis=1))
 
 
 def l2(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """A filter's Euclidean norm: the paper's pruned-and-finetuned baseline."""
+    """Scores a filter by its norm: the paper's pruned-and-finetuned baseline."""
     return _summed(spaces, lambda producer: np.linalg.norm(_filters(producer), axis=1))
 
 
 def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """How far a filter is from the others of its layer (He et al., 2019).
+    """Scores a filter by its distance to the others of its layer (He et al., 2019).
 
     The sum of its Euclidean distances to them, relative to the layer's mean. The
     smallest is the filter nearest to the geometric median, which the others can
@@ -104,12 +103,12 @@ def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
 
 
 def bn_gamma(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """The absolute scale of the BatchNorm behind a layer (Liu et al., 2017)."""
+    """Scores by the absolute scale of the BatchNorm behind (Liu et al., 2017)."""
     return _summed(spaces, lambda producer: np.abs(read(_gamma(producer, "bn_gamma"))))
 
 
 def taylor(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """What removing a channel does to the loss, to first order (Molchanov, 2019).
+    """Estimates what a channel does for the loss, to first order (Molchanov, 2019).
 
     `(gamma * dL/dgamma) ** 2` for the scale of the BatchNorm behind a layer, averaged
     over batches. L is a batch's mean loss, with BatchNorms as in inference.
@@ -160,7 +159,7 @@ def _summed(
 
 
 def _filters(producer: Producer) -> np.ndarray:
-    """A layer's filters as (outputs, weights), in float64."""
+    """Returns a layer's filters as (outputs, weights), in float64."""
     variable, axis = producer.calls[0].rule.filters(producer.layer)
     filters = np.moveaxis(read(variable), axis, 0)
     return filters.reshape(len(filters), -1)
@@ -245,6 +244,7 @@ def prune_by_scores(
     slim.fit(data, epochs=10)
     ```
     """
+    constraints = Constraints(flops_target, min_width, round_to)
     graph, spaces = _read(model, targets)
     if not isinstance(scores, Mapping):
         scores = _score(graph, spaces, scores, data=data, loss=loss, seed=seed)
@@ -255,16 +255,9 @@ def prune_by_scores(
             f"Received: scores of {list(scores)}"
         )
     channels = [space.channels for space in spaces]
-    meter = FlopsMeter.of(graph)
-    check_reachable(channels, meter, flops_target, min_width, round_to)
-    chosen = selection.select(
-        [scores[name] for name in names],
-        channels,
-        meter,
-        flops_target,
-        min_width=min_width,
-        round_to=round_to,
-    )
+    budget = FlopsMeter.of(graph)
+    check_reachable(channels, budget, constraints)
+    chosen = select([scores[name] for name in names], channels, budget, constraints)
     keep = dict(zip(spaces, (mask > 0.5 for mask in chosen.masks), strict=True))
     return slice_graph(graph, keep)
 
@@ -276,7 +269,7 @@ def shrink(
     min_width: int = 1,
     round_to: int = 1,
 ) -> keras.Model:
-    """The same architecture, uniformly narrower, with fresh weights.
+    """Returns the same architecture, uniformly narrower, with fresh weights.
 
     The paper's second baseline (Table 3): every target layer keeps the same share of
     its channels. Weights come from the layers' initializers; Keras's global seed

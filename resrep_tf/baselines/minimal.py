@@ -1,11 +1,11 @@
 """The minimal structure of a trained model (Sect. 4.3 of the paper).
 
 Channels are removed one at a time while the accuracy does not fall below the
-original's; in the end, removing any one more would make it fall. That tells how much
-of a network its training has made superfluous, whatever the method.
+original's, until removing any other one would make it fall. This shows how many
+channels of a trained network are superfluous, whatever the method.
 
-Nothing is rebuilt on the way: a removed channel is a row of zeros in a compactor, so
-one compiled function evaluates all structures.
+Nothing is rebuilt during the search: a removed channel is a row of zeros in a
+compactor, so one compiled function evaluates all structures.
 """
 
 from collections import Counter, deque
@@ -20,7 +20,8 @@ import tensorflow as tf
 from resrep_tf.baselines import criteria
 from resrep_tf.graph import terms
 from resrep_tf.graph.targets import Targets
-from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.pruning.checks import check_positive_integer
+from resrep_tf.pruning.compactor import VECTOR, Compactor
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import zeroed
 from resrep_tf.pruning.wrap import wrap
@@ -28,7 +29,7 @@ from resrep_tf.pruning.wrap import wrap
 
 @dataclass(frozen=True, eq=False)
 class MinimalStructure:
-    """What `minimal_structure` found.
+    """The result of `minimal_structure`.
 
     Attributes:
         keep: For each target layer's name, a boolean for each channel: what
@@ -56,7 +57,7 @@ class MinimalStructure:
 
     @property
     def widths(self) -> dict[str, int]:
-        """How many channels each target layer keeps."""
+        """The number of channels that each target layer keeps."""
         return {name: int(kept.sum()) for name, kept in self.keep.items()}
 
     def __str__(self):
@@ -103,16 +104,13 @@ def minimal_structure(
     slim = resrep_tf.slicing.slice_channels(model, structure.keep)
     ```
     """
-    if min_width < 1:
-        raise ValueError(
-            f"`min_width` must be at least 1. Received: min_width={min_width}"
-        )
+    check_positive_integer("min_width", min_width)
     if isinstance(model, ResRepModel):
         pruner = model
         norms = {c.targets[0]: np.asarray(c.row_norms()) for c in pruner.compactors}
     else:
         # A vector suffices: rows are kept or not, never mixed.
-        pruner = wrap(model, targets, compactor="vector")
+        pruner = wrap(model, targets, compactor=VECTOR)
         norms = criteria.score(model, "l2", targets) if scores is None else {}
     scores = _by_compactor(pruner, norms if scores is None else scores)
     judge = _Judge(pruner, data, batch_size)
@@ -122,7 +120,7 @@ def minimal_structure(
     search = _Search(judge, rows, original, min_width, max_evaluations, verbose)
     proven = search.run(_ordered(scores))
     keep = np.ones(pruner.graph.num_channels, bool)
-    for channels, kept in zip(pruner.spaces(), rows.values(), strict=True):
+    for channels, kept in zip(pruner.compactor_channels(), rows.values(), strict=True):
         keep[channels] = kept
     return MinimalStructure(
         keep={compactor.targets[0]: kept for compactor, kept in rows.items()},
@@ -149,7 +147,7 @@ def _by_compactor(
 
 
 def _ordered(scores: Mapping[Compactor, np.ndarray]) -> list[tuple[Compactor, int]]:
-    """All rows, the smallest scores first; equal ones in graph order."""
+    """Returns all rows, the smallest scores first; equal ones in graph order."""
     rows = [(c, row) for c, values in scores.items() for row in range(len(values))]
     order = np.argsort(np.concatenate(list(scores.values())), kind="stable")
     return [rows[number] for number in order]
@@ -185,8 +183,8 @@ class _Search:
 
         Blocks of rows are tried at once, twice as many after a success and half as
         many after a failure: where many can go, most are never tried alone. A row
-        that cannot go alone waits at the end of the queue. Accuracy may rise when
-        another row goes, so that a success gives all of them another chance; in the
+        that cannot go alone is put at the end of the queue. Accuracy may rise when
+        another row goes, so all waiting rows are tried again after a success. In the
         end each has failed against the final structure.
         """
         queue, block, failed = deque(order), 1, 0
@@ -197,7 +195,7 @@ class _Search:
             elif self._try(chunk):
                 for _ in chunk:
                     queue.popleft()
-                if failed:  # What is hard for this structure comes first from now on.
+                if failed:  # Other examples decide about this structure.
                     self._judge.reorder(self._rows)
                 block, failed = 2 * block, 0
             elif len(chunk) > 1:
@@ -211,7 +209,7 @@ class _Search:
     def _chunk(
         self, queue: deque[tuple[Compactor, int]], most: int
     ) -> list[tuple[Compactor, int]]:
-        """The next rows, as far as their layers have rows to spare."""
+        """Returns the next rows, as far as their layers have rows to spare."""
         chunk, taken = [], Counter()
         for compactor, row in queue:
             spare = self._rows[compactor].sum() - self._min_width - taken[compactor]
@@ -266,12 +264,12 @@ class _Judge:
         return len(self._labels)
 
     def count(self, rows: Mapping[Compactor, np.ndarray]) -> int:
-        """How many examples are classified correctly."""
+        """Returns the number of examples that are classified correctly."""
         with zeroed(rows):
             return sum(int((margins > 0).sum()) for margins in self._margins())
 
     def enough(self, rows: Mapping[Compactor, np.ndarray], needed: int) -> bool:
-        """Whether `count` is `needed` at least; stops as soon as that is certain."""
+        """Returns if `count` is at least `needed`; stops as soon as that is certain."""
         right, left = 0, self.examples
         with zeroed(rows):
             for margins in self._margins():
@@ -282,10 +280,10 @@ class _Judge:
         return right >= needed
 
     def reorder(self, rows: Mapping[Compactor, np.ndarray]) -> None:
-        """Puts examples first that decide: wrong ones, then those that are nearly so.
+        """Puts the examples first that decide: wrong ones, then those nearly wrong.
 
-        What is wrong now is all that a smaller structure can gain. Once it is seen,
-        a few losses among the others settle the matter.
+        A smaller structure can only gain examples that are wrong now. Behind those, a
+        few losses are enough to tell that a structure is too small.
         """
         with zeroed(rows):
             margins = np.concatenate(list(self._margins()))
@@ -293,7 +291,7 @@ class _Judge:
         self._inputs, self._labels = _take(self._inputs, order), self._labels[order]
 
     def _margins(self) -> Iterator[np.ndarray]:
-        """By how much the right class leads, batch by batch; positive where it wins."""
+        """Yields, for each batch, by how much the right class leads the next one."""
         for start in range(0, self.examples, self._batch_size):
             part = slice(start, start + self._batch_size)
             outputs = np.array(self._predict(_take(self._inputs, part)), np.float64)

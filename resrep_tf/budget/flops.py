@@ -9,11 +9,12 @@ from resrep_tf.graph.terms import Term
 
 
 class FlopsMeter:
-    """FLOPs of a network while its channels are removed one after the other.
+    """The FLOPs of a network while its channels are removed one after the other.
 
-    A channel touches a handful of terms, so its removal is a handful of integer
-    operations, where a recount visits every term. Which terms those are is worked out
-    once; `reset` restores the full network without repeating it.
+    This is a `resrep_tf.budget.Budget`. A channel touches a handful of terms, so its
+    removal is a handful of integer operations, where a recount visits every term. The
+    terms of each channel are looked up once; `reset` restores the full network without
+    looking them up again.
 
     Args:
         terms: The operations of the network.
@@ -28,6 +29,8 @@ class FlopsMeter:
         (4, 2)
     """
 
+    unit = "FLOPs"
+
     def __init__(self, terms: Sequence[Term], num_channels: int):
         terms = tuple(terms)
         self.num_channels = num_channels
@@ -40,7 +43,7 @@ class FlopsMeter:
 
     @classmethod
     def of(cls, graph: ChannelGraph) -> "FlopsMeter":
-        """Returns the counter of a model, by its graph."""
+        """Returns the meter of a model, given its graph."""
         return cls(graph.terms, graph.num_channels)
 
     @property
@@ -61,7 +64,7 @@ class FlopsMeter:
         self._current = self._total
 
     def cost(self, channel: int) -> int:
-        """Tells by how much `current` would fall if `channel` were removed now.
+        """Returns by how much `current` would fall if `channel` were removed now.
 
         It is 0 for a channel that is already removed.
         """

@@ -85,7 +85,7 @@ def convert(
     narrower = Narrower(graph, dropping, fuse_bn)
     _check_merged(graph, narrower)
     slim = narrower.build()
-    report = _report(graph, norms, rows, dropping, slim)
+    report = _report(pruner, norms, rows, dropping, slim)
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
         report = _verify(pruner, slim, rows, report, limit, drop_masked)
@@ -162,13 +162,13 @@ def _check_merged(graph: ChannelGraph, narrower: Narrower) -> None:
 
 
 def _report(
-    graph: ChannelGraph,
+    pruner: ResRepModel,
     norms: Rows,
     rows: Rows,
     dropping: Dropping,
     slim: keras.Model,
 ) -> ConversionReport:
-    keep = dropping.keep
+    graph, keep = pruner.graph, dropping.keep
     before = terms.count_by_name(graph.terms)
     after = terms.count_by_name(graph.terms, keep)
     layers = []
@@ -192,11 +192,12 @@ def _report(
             )
         )
     dropped = [norms[compactor][~kept] for compactor, kept in rows.items()]
+    own = pruner.own_variables
     return ConversionReport(
         layers=tuple(layers),
         flops=terms.count(graph.terms),
         new_flops=terms.count(graph.terms, keep),
-        params=_original_params(graph),
+        params=pruner.count_params() - sum(math.prod(v.shape) for v in own),
         new_params=slim.count_params(),
         rows_dropped=sum(map(len, dropped)),
         largest_norm_dropped=max(
@@ -205,18 +206,6 @@ def _report(
         kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
         structure={c.targets[0]: tuple(kept.tolist()) for c, kept in rows.items()},
     )
-
-
-def _original_params(graph: ChannelGraph) -> int:
-    """Counts the parameters of the layers that are not compactors."""
-    variables = {
-        id(variable): variable
-        for calls in graph.calls_by_op()
-        if isinstance(calls[0].op, keras.Layer)
-        and not isinstance(calls[0].op, Compactor)
-        for variable in calls[0].op.weights
-    }
-    return sum(math.prod(variable.shape) for variable in variables.values())
 
 
 # === Verifying ===

@@ -1,19 +1,37 @@
 """The compactor: the part of the network that learns to forget."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from resrep_tf.pruning import gradient_reset as forgetting
+from resrep_tf.pruning import gradient_reset
+from resrep_tf.pruning.schedule import Schedule
 from resrep_tf.rules import Channelwise, Fusion, fusion, register
 from resrep_tf.rules.base import VARYING, ZERO
 from resrep_tf.rules.channelwise import Activation
 
-MATRIX, VECTOR, FILTERS = KINDS = ("matrix", "vector", "filters")
+MATRIX, VECTOR = "matrix", "vector"
+# The classes of compactors by the names of their kinds.
+KINDS: dict[str, type["Compactor"]] = {}
 
 
+def register_kind(*names: str) -> Callable[[type], type]:
+    """Makes a class of compactors known to `resrep_tf.wrap` by the names of its kinds.
+
+    The class decorator is for `Compactor` and its subclasses.
+    """
+
+    def add(kind: type) -> type:
+        KINDS.update(dict.fromkeys(names, kind))
+        return kind
+
+    return add
+
+
+@register_kind(MATRIX, VECTOR)
 @keras.saving.register_keras_serializable(package="resrep_tf")
 class Compactor(keras.layers.Layer):
     """A linear map over channels, identity at the start (Sect. 3.2 of the paper).
@@ -24,37 +42,41 @@ class Compactor(keras.layers.Layer):
 
     Args:
         targets: Names of the layers whose channels it prunes.
-        kind: `"matrix"`, a 1x1 convolution without bias; `"vector"`, one scale per
-            channel (a variant in the paper's Table 3); or `"filters"`, which stands in
-            for the target layer's own filters: they are trained to be forgotten in its
-            place, and its kernel stays a vector of ones (Sect. 4.3).
+        kind: `"matrix"`, a 1x1 convolution without bias, or `"vector"`, one scale per
+            channel (a variant in the paper's Table 3).
         axis: The channel axis.
 
     The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
     so the paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
-    on learning and a 0 for every row that is to be forgotten. Filters have any norm to
-    start with; `norms_at_start` has them for plans, which must not change in training.
+    on learning and a 0 for every row that is to be forgotten.
+
+    Subclasses may forget something else than their kernel: see `rows`.
 
     Reference:
         [ResRep: Lossless CNN Pruning via Decoupling Remembering and Forgetting](
         https://arxiv.org/abs/2007.03260)
     """
 
+    # Whether dropping a row of zeros leaves the model's outputs as they are.
+    exact_when_zero = True
+    trains_kernel = True
+
     def __init__(
         self,
         targets: Sequence[str] = (),
-        kind: str = "matrix",
+        kind: str = MATRIX,
         axis: int = -1,
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if kind not in KINDS:
-            raise ValueError(f"`kind` must be one of {KINDS}. Received: kind={kind!r}")
+        if not isinstance(self, KINDS.get(kind, ())):
+            raise ValueError(
+                f"`kind` must be one of {tuple(KINDS)}. Received: kind={kind!r}"
+            )
         self.targets = tuple(targets)
         self.kind = kind
         self.axis = axis
         self.supports_masking = True
-        self._filters: Callable[[], keras.Variable] | None = None
 
     def build(self, input_shape):
         width = input_shape[self.axis]
@@ -68,13 +90,12 @@ class Compactor(keras.layers.Layer):
             name="kernel",
             shape=(width, width) if matrix else (width,),
             initializer="identity" if matrix else "ones",
-            trainable=self.kind != FILTERS,
+            trainable=self.trains_kernel,
         )
-        self.mask = self._state("mask", width)
-        if self.kind == FILTERS:
-            self.norms_at_start = self._state("norms_at_start", width)
+        self.mask = self.add_row_state("mask", width)
 
-    def _state(self, name: str, width: int) -> keras.Variable:
+    def add_row_state(self, name: str, width: int) -> keras.Variable:
+        """Adds a weight with a number for each row, which is not trained."""
         return self.add_weight(
             name=name,
             shape=(width,),
@@ -98,24 +119,46 @@ class Compactor(keras.layers.Layer):
 
     @property
     def width(self) -> int:
+        """The number of rows."""
         return self.kernel.shape[-1]
 
-    def stand_in_for(self, filters: keras.Variable) -> None:
-        """Names the filters that kind `"filters"` stands for."""
-        # Behind a function: a layer takes a variable for its own, and would save it.
-        self._filters = lambda: filters
+    # === What is forgotten ===
 
     @property
     def rows(self) -> keras.Variable:
-        """What is trained to be forgotten: the kernel, or the target's filters."""
-        return self.kernel if self._filters is None else self._filters()
+        """The variable whose rows (its last axis) are trained to be forgotten."""
+        return self.kernel
 
-    def row_norms(self):
-        """The paper's metric t: the norm of every row."""
-        return forgetting.row_norms(self.rows)
+    def row_norms(self) -> Any:
+        """Returns the paper's metric t: the norm of every row."""
+        return gradient_reset.row_norms(self.rows)
+
+    def norms_at_start(self) -> np.ndarray:
+        """Returns the norms that the rows had when the model was wrapped.
+
+        Plans rest on them, and must be the same after a restart as before.
+        """
+        return np.ones(self.width)
+
+    @classmethod
+    def check(cls, spaces: Sequence[Any]) -> None:
+        """Raises if this class cannot prune one of the spaces."""
+
+    @classmethod
+    def attach(cls, model: keras.Model) -> None:
+        """Is called once for a model that has compactors of this class."""
+
+    @staticmethod
+    def usual_momentum(optimizer: keras.Optimizer) -> float:
+        """Returns the momentum that rows are trained with unless another is given.
+
+        Args:
+            optimizer: The optimizer of everything else.
+        """
+        return Schedule.momentum
 
     def matrix(self, keep: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """The kernel as a matrix in float64, whatever the kind.
+        """Returns the kernel as a matrix in float64, whatever the kind.
 
         Args:
             keep: Which columns (the paper's rows) to return.
@@ -124,10 +167,20 @@ class Compactor(keras.layers.Layer):
         matrix = kernel if self.kind == MATRIX else np.diag(kernel)
         return matrix[:, keep].astype(np.float64)
 
+    # === Saving ===
+
     def get_config(self):
         config = super().get_config()
         config.update(targets=list(self.targets), kind=self.kind, axis=self.axis)
         return config
+
+    @classmethod
+    def from_config(cls, config):
+        # In files of version 0.1 all kinds are of this class.
+        kind = KINDS.get(config.get("kind"), cls)
+        if kind is not cls and issubclass(kind, cls):
+            return kind.from_config(config)
+        return super().from_config(config)
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")

@@ -10,12 +10,12 @@ it sinks straight towards zero and, once the velocity has built up (about
     stride = learning_rate * masked_strength / (1 - momentum).
 
 With the paper's constants that is 1e-4, so a row of norm 1, as compactors have them,
-needs 10,000 steps, and a run of 5,000 steps cannot end in a pruned network. (A layer's
-own filters may have any norm.) What happens at zero depends on
-`snap`. Snapping sets the row to zero when its norm falls below one stride. Without
-it the row overshoots and swings about zero. Momentum damps the swing, but not to
-nothing: it locks into a cycle of up to about 0.7 strides, depending on chance. Such
-rows are below a small epsilon only when the learning rate has decayed far enough.
+needs 10,000 steps, and a run of 5,000 steps cannot end in a pruned network. What
+happens at zero depends on `snap`. Snapping sets the row to zero when its norm falls
+below one stride. Without it the row overshoots and swings about zero. Momentum damps
+the swing, but not to nothing: it locks into a cycle of up to about 0.7 strides,
+depending on chance. Such rows are below a small epsilon only when the learning rate has
+decayed far enough.
 """
 
 import dataclasses
@@ -26,7 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from resrep_tf.pruning.selection import check_target
+from resrep_tf.pruning.checks import check_not_negative, check_positive_integer
+from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.pruning.selection import Constraints
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
 # early leaves the rest of the run, at a high learning rate, to make up for it; on runs
@@ -53,13 +55,15 @@ class Plan:
     1, takes place after `warmup_steps + (k - 1) * interval` steps and may mask up to
     `k * step` rows.
 
-    The fields up to `row_norm` are the constants, as `make_plan` was given or has
-    derived them; the others follow from them.
-
     Attributes:
+        total_steps: Length of the run.
+        warmup_steps, interval, step, masked_strength, momentum, snap: The constants,
+            as they were given or derived; see `resrep_tf.pruning.schedule.Schedule`.
+        flops_target: Fraction of the FLOPs to remove.
+        rows_to_mask: Number of rows that the target takes, estimated.
         row_norm: The largest norm that a row has when it is masked, by the norms
             before training. At a high rate rows may grow; `"auto"` makes up for it.
-        selections: Number of selections it takes to mask them.
+        selections: Number of selections it takes to mask the rows.
         target_reached_at: Step of the last of these selections. None if the run ends
             before.
         forgotten_at: Step from which the last masked row is zero (with `snap`) or
@@ -117,21 +121,34 @@ class Plan:
         return "\n".join(f"{label:<20}{text}" for label, text in lines.items())
 
 
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """The rows that a schedule has to forget, and the learning rate it has for that.
+
+    Attributes:
+        rows: Number of rows to mask.
+        row_norm: Largest norm that a row has when it is masked.
+        rates: The learning rate of every step.
+        flops_target: Fraction of the FLOPs to remove.
+    """
+
+    rows: int
+    row_norm: float
+    rates: np.ndarray
+    flops_target: float
+
+    @property
+    def total_steps(self) -> int:
+        return self.rates.size
+
+
 def make_plan(
     rows_to_mask: int,
     total_steps: int,
     learning_rate: float | Callable[[int], float] | np.ndarray,
     flops_target: float,
-    *,
-    warmup_steps: int,
-    interval: int = 200,
-    step: int = 4,
-    masked_strength: float = 1e-4,
-    momentum: float = 0.99,
-    snap: bool = False,
-    epsilon: float = 1e-5,
+    schedule: Schedule,
     row_norm: float = 1.0,
-    schedule: str = "paper",
 ) -> Plan:
     """Predicts when a run reaches its target and when the last row is forgotten.
 
@@ -143,61 +160,56 @@ def make_plan(
             such as a Keras schedule. A function is called for at most 512 steps and
             interpolated in between.
         flops_target: Fraction of the FLOPs to remove.
-        warmup_steps: Steps before the first selection.
-        interval: Steps from one selection to the next.
-        step: Rows by which the limit grows with every selection.
-        masked_strength: Factor of the Lasso gradient on compactor rows.
-        momentum: Momentum of the compactors' optimizer.
-        snap: Whether masked rows are set to zero once their norm is below
-            `learning_rate * masked_strength / (1 - momentum)`.
-        epsilon: Norm below which a row is removed.
+        schedule: The constants. If they fit the run they are taken as they are. If
+            not, kind `"auto"` derives warm-up, interval, step and masked strength
+            from the run, keeping those given values that suit it.
         row_norm: Largest norm that a row may have when it is masked. Compactors start
             as the identity, whose rows have norm 1.
-        schedule: `"paper"` takes the constants as they are. `"auto"` does so too if
-            they fit; otherwise it derives warm-up, interval, step and masked strength
-            from the run, keeping those given values that suit it.
 
     Returns:
         The plan. If it does not fit, its `advice` says why and what would.
     """
-    if schedule not in ("paper", "auto"):
-        raise ValueError(
-            f"`schedule` must be 'paper' or 'auto'. Received: schedule={schedule!r}"
-        )
-    constants = {
-        "total_steps": int(total_steps),
-        "warmup_steps": int(warmup_steps),
-        "interval": int(interval),
-        "step": int(step),
-        "masked_strength": float(masked_strength),
-        "momentum": float(momentum),
-        "snap": bool(snap),
-        "flops_target": float(flops_target),
-        "rows_to_mask": int(rows_to_mask),
-        "row_norm": float(row_norm),
-    }
-    _check_constants(epsilon=epsilon, **constants)
-    rates = rates_of_steps(learning_rate, constants["total_steps"])
-    plan = _predict(constants, rates, epsilon)
+    check_positive_integer("rows_to_mask", rows_to_mask)
+    check_positive_integer("total_steps", total_steps)
+    check_not_negative("row_norm", row_norm)
+    Constraints(flops_target)  # Raises unless it is a fraction.
+    task = _Task(
+        rows=int(rows_to_mask),
+        row_norm=float(row_norm),
+        rates=rates_of_steps(learning_rate, int(total_steps)),
+        flops_target=float(flops_target),
+    )
+    warmup = schedule.warmup(task.total_steps, None)
+    schedule = dataclasses.replace(schedule, warmup_steps=warmup)
+    plan = _predict(task, schedule)
     if plan.fits:
         return plan
-    derived = _derive(constants, rates, epsilon)
-    if schedule == "auto":
+    derived = _derive(task, schedule)
+    if schedule.auto:
         plan = derived
     if plan.fits:
         return plan
-    remedy = _remedy(derived, constants, rates, epsilon)
+    remedy = _remedy(derived, task, schedule)
     return dataclasses.replace(plan, advice=f"{plan.advice} {remedy}")
 
 
 # === Prediction ===
 
 
-def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Plan:
+def _predict(task: _Task, schedule: Schedule) -> Plan:
     """Works out what follows from the constants, and says what is wrong with them."""
     plan = Plan(
-        **constants,
-        selections=math.ceil(constants["rows_to_mask"] / constants["step"]),
+        total_steps=task.total_steps,
+        warmup_steps=int(schedule.warmup_steps),
+        interval=int(schedule.interval),
+        step=int(schedule.step),
+        masked_strength=float(schedule.strength),
+        momentum=float(schedule.momentum),
+        snap=bool(schedule.snap),
+        flops_target=task.flops_target,
+        rows_to_mask=task.rows,
+        row_norm=task.row_norm,
+        selections=math.ceil(task.rows / schedule.step),
         target_reached_at=None,
         forgotten_at=None,
         fits=False,
@@ -210,14 +222,9 @@ def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pl
             f"{reached:,}, but the run has {plan.total_steps:,} steps."
         )
         return dataclasses.replace(plan, advice=reason)
-    steps, norm = _forget(
-        rates[reached:],
-        plan.row_norm,
-        plan.masked_strength,
-        plan.momentum,
-        plan.snap,
-        epsilon,
-    )
+    # Channels are selected behind a step, so the first one cannot forget anything.
+    rates = task.rates[reached:] if task.total_steps > 1 else task.rates[:0]
+    steps, norm = _forget(rates, task.row_norm, schedule)
     if steps is None:
         reason = (
             f"A row masked at step {reached:,} may still have norm {norm:.2g} at the "
@@ -230,38 +237,34 @@ def _predict(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Pl
 
 
 def _forget(
-    rates: np.ndarray,
-    norm: float,
-    strength: float,
-    momentum: float,
-    snap: bool,
-    epsilon: float,
+    rates: np.ndarray, norm: float, schedule: Schedule
 ) -> tuple[int | None, float]:
     """Follows a row of norm `norm` that is masked before the first of `rates`.
 
     Returns:
         The number of steps until it is forgotten, or None, and the norm it has left.
     """
+    momentum = float(schedule.momentum)
     if norm == 0:  # The Lasso does not move it.
         return 0, 0.0
     position, velocity = norm, 0.0
-    pulls = rates * strength
+    pulls = rates * float(schedule.strength)
     for taken, pull in enumerate(pulls.tolist(), start=1):
         velocity = momentum * velocity - math.copysign(pull, position)
         position += velocity
-        if snap:
+        if schedule.snap:
             if abs(position) < pull / (1 - momentum):
                 return taken, 0.0
         elif position <= 0:
             swings = _swings(pulls[taken - 1 :], -velocity, 1 - momentum)
-            large = np.flatnonzero(swings >= epsilon)
+            large = np.flatnonzero(swings >= schedule.epsilon)
             settled = int(large[-1]) + 1 if large.size else 0
             return (taken + settled if settled < swings.size else None), swings[-1]
     return None, abs(position)
 
 
 def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
-    """Bounds the swing of a row that has just passed zero with `speed`.
+    """Bounds the swing of a row that has just passed zero with speed `speed`.
 
     A swing narrows at two thirds of the friction, and widens at a third of the rate
     at which the pull weakens (the loss of energy and the adiabatic invariant of a
@@ -269,13 +272,13 @@ def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
 
     Args:
         pulls: Learning rate times masked strength, from the step that passed zero on.
-        speed: Way of that step.
+        speed: Distance that the row covered in that step.
         friction: One minus the momentum.
 
     Returns:
         The bound after each of the steps.
     """
-    overshoot = speed / friction  # What it would coast without a pull.
+    overshoot = speed / friction  # The distance it would coast without a pull.
     before, after = pulls[:-1], pulls[1:]
     weakening = 1 - np.divide(after, before, out=np.ones_like(after), where=before > 0)
     narrowing = np.maximum(0, 2 * friction - np.maximum(0, weakening)) / 3
@@ -290,25 +293,26 @@ def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
 # === Derivation ===
 
 
-def _derive(constants: dict[str, Any], rates: np.ndarray, epsilon: float) -> Plan:
+def _derive(task: _Task, schedule: Schedule) -> Plan:
     """Predicts the run with constants changed so that they fit, if any do."""
-    rows, total = constants["rows_to_mask"], constants["total_steps"]
-    warmup = min(constants["warmup_steps"], round(_WARMUP * total))
+    rows, total = task.rows, task.total_steps
+    warmup = min(schedule.warmup_steps, round(_WARMUP * total))
     window = max(0, math.floor(_SELECTED * total) - warmup)
-    interval, step = _pace(rows, window, constants["interval"], constants["step"])
+    interval, step = _pace(rows, window, schedule.interval, schedule.step)
     reached = warmup + (math.ceil(rows / step) - 1) * interval
     for fraction in _FORGOTTEN:
         end = max(reached + 1, round(fraction * total))
         needed = needed_strength(
-            rates[reached:end], constants["row_norm"], constants["momentum"]
+            task.rates[reached:end], task.row_norm, schedule.momentum
         )
-        changed = {
-            "warmup_steps": warmup,
-            "interval": interval,
-            "step": step,
-            "masked_strength": max(constants["masked_strength"], needed),
-        }
-        plan = _predict(constants | changed, rates, epsilon)
+        changed = dataclasses.replace(
+            schedule,
+            warmup_steps=warmup,
+            interval=interval,
+            step=step,
+            masked_strength=max(schedule.strength, needed),
+        )
+        plan = _predict(task, changed)
         if plan.fits:
             break
     return plan
@@ -329,29 +333,27 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
 def needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
     """Returns the mildest strength that brings a row from `norm` to 0 within `rates`.
 
-    The way a row sinks is proportional to the strength, and the pull of a step acts
-    on all later ones with a weight of `1 + momentum + momentum^2 + ...`.
+    The distance that a row sinks is proportional to the strength, and the pull of a
+    step acts on all later ones with a weight of `1 + momentum + momentum^2 + ...`.
     """
     steps_left = np.arange(rates.size, 0, -1)
-    way = float(rates @ ((1 - momentum**steps_left) / (1 - momentum)))
-    if way <= 0 or norm == 0:
+    distance = float(rates @ ((1 - momentum**steps_left) / (1 - momentum)))
+    if distance <= 0 or norm == 0:
         return 0.0
     # Two digits, rounded up, are easier to read and to type.
-    digits = 10.0 ** (math.floor(math.log10(norm / way)) - 1)
-    return float(f"{math.ceil(norm / way / digits) * digits:.2g}")
+    digits = 10.0 ** (math.floor(math.log10(norm / distance)) - 1)
+    return float(f"{math.ceil(norm / distance / digits) * digits:.2g}")
 
 
-def _remedy(
-    derived: Plan, constants: dict[str, Any], rates: np.ndarray, epsilon: float
-) -> str:
+def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:
     """Names constants that fit: the derived ones, or else some with snapping."""
     start = "These constants fit"
     if not derived.fits and not derived.snap:
         start = "No constants fit without snapping; with `snap=True` these do"
-        snapping = constants | {"snap": True}
-        derived = _predict(snapping, rates, epsilon)
+        snapping = dataclasses.replace(schedule, snap=True)
+        derived = _predict(task, snapping)
         if not derived.fits:
-            derived = _derive(snapping, rates, epsilon)
+            derived = _derive(task, snapping)
     if not derived.fits:
         return "No constants fit: train for longer or at a higher learning rate."
     return (
@@ -387,23 +389,3 @@ def rates_of_steps(
             f"Received: learning_rate={learning_rate}"
         )
     return rates
-
-
-def _check_constants(**constants: Any) -> None:
-    check_target(constants["flops_target"])
-    if not 0 <= constants["momentum"] < 1:
-        raise ValueError(
-            "`momentum` must be at least 0 and below 1. "
-            f"Received: momentum={constants['momentum']}"
-        )
-    for name in ("rows_to_mask", "total_steps", "interval", "step"):
-        if constants[name] < 1:
-            raise ValueError(
-                f"`{name}` must be at least 1. Received: {name}={constants[name]}"
-            )
-    for name in ("warmup_steps", "masked_strength", "epsilon", "row_norm"):
-        if not 0 <= constants[name] < math.inf:
-            raise ValueError(
-                f"`{name}` must be finite and not negative. "
-                f"Received: {name}={constants[name]}"
-            )

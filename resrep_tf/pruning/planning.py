@@ -1,5 +1,6 @@
 """Plans for a particular model: will this run finish forgetting?"""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,16 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.budget import FlopsMeter
 from resrep_tf.pruning.plan import Plan, make_plan
-from resrep_tf.pruning.replicas import number
-from resrep_tf.pruning.selection import (
-    largest_reduction,
-    rows_for_target,
-    smallest_rows,
-)
-
-WARMUP_EPOCHS = 5
+from resrep_tf.pruning.scalars import number
+from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.pruning.selection import Constraints, rows_for_target
 
 
 def plan(
@@ -27,21 +23,20 @@ def plan(
     learning_rate: float | Callable[[int], float] | None = None,
     warmup_steps: int | None = None,
     steps_per_epoch: int | None = None,
-    interval: int = 200,
-    step: int = 4,
+    interval: int = Schedule.interval,
+    step: int = Schedule.step,
     masked_strength: float | None = None,
     momentum: float | None = None,
     snap: bool | None = None,
     min_width: int = 1,
     round_to: int = 1,
-    epsilon: float = 1e-5,
-    schedule: str = "auto",
+    epsilon: float = Schedule.epsilon,
+    schedule: str = Schedule.kind,
 ) -> Plan:
     """Says when a run reaches its target and when the last channel is forgotten.
 
     The norm of a row that is masked is taken from the moment of wrapping, so that a
-    plan is the same before a run and in the middle of it. It is 1 for compactors, and
-    for filters the largest among those that the target would take by their norms.
+    plan is the same before a run and in the middle of it.
 
     Args:
         pruner: A wrapped model. Where it is compiled, the learning rate, the
@@ -69,56 +64,87 @@ def plan(
 
     Returns:
         A `Plan`; print it, or hand its constants to `ChannelSelection`.
+
+    Example:
+
+    ```python
+    pruner = resrep_tf.wrap(model)
+    pruner.compile("sgd", loss)
+    plan = resrep_tf.plan(pruner, flops_target=0.5, total_steps=1000)
+    print(plan)
+    ```
     """
-    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
-    budget = (spaces, meter, flops_target, min_width, round_to)
-    check_reachable(*budget)
-    compiled = pruner.compactor_optimizer is not None
+    constraints = Constraints(flops_target, min_width, round_to)
+    constants = Schedule(
+        kind=schedule,
+        warmup_steps=warmup_steps,
+        interval=interval,
+        step=step,
+        masked_strength=masked_strength or number(pruner.state.masked_strength),
+        momentum=_momentum(pruner) if momentum is None else momentum,
+        snap=pruner.snap if snap is None else snap,
+        epsilon=epsilon,
+    )
+    warmup = constants.warmup(total_steps, steps_per_epoch)
+    constants = dataclasses.replace(constants, warmup_steps=warmup)
+    return plan_run(pruner, constraints, constants, total_steps, learning_rate)
+
+
+def plan_run(
+    pruner: Any,
+    constraints: Constraints,
+    schedule: Schedule,
+    total_steps: int,
+    learning_rate: float | Callable[[int], float] | np.ndarray | None = None,
+) -> Plan:
+    """Makes the plan of a model's run, given all constants; see `plan`."""
+    rows, row_norm = rows_for_target(
+        pruner.norms_at_start(),
+        pruner.compactor_channels(),
+        FlopsMeter.of(pruner.graph),
+        constraints,
+    )
     if learning_rate is None:
-        if not compiled:
+        if pruner.compactor_optimizer is None:
             raise ValueError(
                 "`learning_rate` is needed to plan for a model that is not compiled. "
                 "Received: learning_rate=None"
             )
         learning_rate = rate_of(pruner.leading_optimizer)
-    if warmup_steps is None:
-        warmup_steps = (
-            total_steps // 20
-            if steps_per_epoch is None
-            else WARMUP_EPOCHS * steps_per_epoch
-        )
-    if momentum is None:
-        momentum = pruner.compactor_momentum
-    if momentum is None:
-        raise ValueError(
-            "Only SGD's way to forget can be foreseen. Compile with SGD for the "
-            "compactors, or give the `momentum` of a similar one. "
-            f"Received: compactor_optimizer={pruner.compactor_optimizer!r}"
-        )
-    norms = pruner.norms_at_start()
-    if norms is None:
-        rows, row_norm = rows_for_target(*budget), 1.0
-    else:
-        rows, row_norm = smallest_rows(norms, *budget)
     return make_plan(
-        rows,
-        total_steps,
-        learning_rate,
-        flops_target,
-        warmup_steps=warmup_steps,
-        interval=interval,
-        step=step,
-        masked_strength=masked_strength or number(pruner.masked_strength),
-        momentum=momentum,
-        snap=pruner.snap if snap is None else snap,
-        epsilon=epsilon,
-        row_norm=row_norm,
-        schedule=schedule,
+        rows, total_steps, learning_rate, constraints.target, schedule, row_norm
     )
 
 
+def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
+    """Returns a schedule with the constants that the model was compiled with."""
+    # A strength that an earlier plan has raised is kept out of the next one, which
+    # must come to the same result after a restart.
+    strength = pruner.compiled_strength
+    if not schedule.auto:
+        strength = number(pruner.state.masked_strength)
+    return dataclasses.replace(
+        schedule,
+        lasso_strength=number(pruner.state.lasso_strength),
+        masked_strength=strength,
+        momentum=_momentum(pruner),
+        snap=pruner.snap,
+    )
+
+
+def _momentum(pruner: Any) -> float:
+    if pruner.compactor_momentum is None:
+        raise ValueError(
+            "Only SGD's way to forget can be foreseen. Compile with SGD for the "
+            "compactors, give `plan` the `momentum` of a similar one, or select with "
+            "`schedule='paper'`. "
+            f"Received: compactor_optimizer={pruner.compactor_optimizer!r}"
+        )
+    return pruner.compactor_momentum
+
+
 def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
-    """An optimizer's learning rate as a function of the step, or a number."""
+    """Returns an optimizer's learning rate as a function of the step, or a number."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     # The public property is the rate at this moment, and the config of a schedule
     # brings it back only if its class is registered.
@@ -132,21 +158,3 @@ def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
             compiled(tf.constant(batches * (step + 1) - 1, tf.int64))
         )
     return number(optimizer.learning_rate)
-
-
-def check_reachable(
-    spaces: list[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
-    min_width: int = 1,
-    round_to: int = 1,
-) -> None:
-    """Raises if not even the narrowest model meets the target."""
-    largest = largest_reduction(spaces, meter, min_width, round_to)
-    if flops_target > largest:
-        raise ValueError(
-            f"At most {largest:.1%} of the FLOPs can be removed with these target "
-            f"layers, `min_width={min_width}` and `round_to={round_to}`. Lower "
-            "`flops_target`, or wrap more layers (`targets='all'`). "
-            f"Received: flops_target={flops_target}"
-        )

@@ -1,4 +1,4 @@
-"""What the replicas of a model must agree on, under a `tf.distribute` strategy."""
+"""Keeps the replicas of a model equal, under a `tf.distribute` strategy."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -10,7 +10,12 @@ from keras import ops
 
 
 def check_scope(model: keras.Model, optimizers: dict[str, keras.Optimizer]) -> None:
-    """Refuses what would let the replicas drift apart, by argument."""
+    """Raises if the model or an optimizer was made where its replicas drift apart.
+
+    Args:
+        model: The model.
+        optimizers: Its optimizers, by the names of the arguments that gave them.
+    """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
     if not isinstance(model.variables[0].value, tf.distribute.DistributedValues):
@@ -32,9 +37,10 @@ def check_scope(model: keras.Model, optimizers: dict[str, keras.Optimizer]) -> N
 def average_statistics(model: keras.Model) -> None:
     """Makes moving statistics the same on all replicas: their average.
 
-    A BatchNorm that is not synchronised keeps those of its own replica's examples,
-    and whoever reads them gets the first replica's. Averaging early or late gives the
-    same: moving averages are linear. With several workers, all of them must call it.
+    A BatchNorm that is not synchronised has statistics of its own replica's examples,
+    and reading them gives the first replica's. Averaging early or late gives the same
+    result, because moving averages are linear. With several workers, all of them must
+    call this function.
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
         return
@@ -50,8 +56,7 @@ _AVERAGING = weakref.WeakKeyDictionary()
 
 def _make_averaging(model: keras.Model) -> Callable[[], None]:
     strategy = model.distribute_strategy
-    # The states of a model of this package are its own, not a layer's, and the same
-    # on all replicas at all times.
+    # The state of a wrapped model is not a layer's, and always the same everywhere.
     statistics = [
         variable
         for layer in model.layers
@@ -68,22 +73,47 @@ def _make_averaging(model: keras.Model) -> Callable[[], None]:
     return tf.function(lambda: strategy.run(average))
 
 
-def number(scalar: Any) -> Any:
-    """A scalar as a Python number; `int` and `float` fail where it has replicas."""
-    return ops.convert_to_numpy(scalar).item()
-
-
 def fail_together(gradients: Sequence[Any]) -> list[Any]:
-    """Makes one non-finite gradient, on whichever replica, a bad step for all.
+    """Makes all gradients NaN on all replicas if any is not finite on any of them.
 
-    A loss-scale optimizer looks at the gradients of its own variables on one replica
-    and skips a bad step; a NaN added to all gradients makes all come to one verdict.
+    A loss-scale optimizer skips a step if the gradients of its own variables on its
+    own replica are not finite. So all optimizers skip the same steps.
     """
     finite = [ops.all(ops.isfinite(g)) for g in gradients if g is not None]
     poison = ops.where(ops.all(ops.stack(finite)), 0.0, float("nan"))
     context = tf.distribute.get_replica_context()
     poison = context.all_reduce(tf.distribute.ReduceOp.SUM, poison)
     return [None if g is None else g + ops.cast(poison, g.dtype) for g in gradients]
+
+
+class EqualReplicas(keras.Model):
+    """A model whose moving statistics are averaged before anything reads them.
+
+    Reading is evaluating, predicting, exporting, saving, and the end of `fit`, after
+    which weights may be read one by one.
+    """
+
+    def evaluate(self, *args, **kwargs):
+        average_statistics(self)
+        return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        average_statistics(self)
+        return super().predict(*args, **kwargs)
+
+    def export(self, *args, **kwargs):
+        average_statistics(self)
+        return super().export(*args, **kwargs)
+
+    def save_own_variables(self, store):
+        # The first thing that is saved of a model, in every way of saving it.
+        average_statistics(self)
+        super().save_own_variables(store)
+
+    def fit(self, *args, **kwargs):
+        history = super().fit(*args, **kwargs)
+        average_statistics(self)
+        return history
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")

@@ -1,7 +1,13 @@
 """The constants of forgetting, with one set of defaults for the whole library."""
 
-import math
 from dataclasses import dataclass
+
+from resrep_tf.pruning.checks import (
+    check_momentum,
+    check_not_negative,
+    check_positive,
+    check_positive_integer,
+)
 
 AUTO, PAPER = KINDS = ("auto", "paper")
 
@@ -10,9 +16,10 @@ AUTO, PAPER = KINDS = ("auto", "paper")
 class Schedule:
     """When channels are selected, and how strongly masked ones are pulled to zero.
 
-    The defaults are the paper's constants (Sect. 4.1).
+    The defaults are the paper's constants (Sect. 4.1), but for `kind` and `snap`:
+    with these two, a run of any length forgets what it masks.
 
-    Args:
+    Attributes:
         kind: `"auto"` changes the constants that cannot finish within the run.
             `"paper"` takes them as they are.
         warmup_epochs: Epochs before the first selection.
@@ -43,26 +50,47 @@ class Schedule:
                 f"`schedule` must be one of {KINDS}. Received: schedule={self.kind!r}"
             )
         for name in ("interval", "step"):
-            value = getattr(self, name)
-            if int(value) != value or value < 1:
-                raise ValueError(
-                    f"`{name}` must be a positive integer. Received: {name}={value}"
-                )
-        for name in ("warmup_epochs", "warmup_steps"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise ValueError(
-                    f"`{name}` must be finite and not negative. "
-                    f"Received: {name}={value}"
-                )
-        for name in ("lasso_strength", "masked_strength", "epsilon"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(
-                    f"`{name}` must be positive and finite. Received: {name}={value}"
-                )
-        if not 0 <= self.momentum < 1:
+            check_positive_integer(name, getattr(self, name))
+        check_not_negative("warmup_epochs", self.warmup_epochs)
+        if self.warmup_steps is not None:
+            check_not_negative("warmup_steps", self.warmup_steps)
+        for name in ("lasso_strength", "epsilon"):
+            check_positive(name, getattr(self, name))
+        if self.masked_strength is not None:
+            check_positive("masked_strength", self.masked_strength)
+        check_momentum("momentum", self.momentum)
+
+    @property
+    def auto(self) -> bool:
+        """True if constants that do not fit the run are changed."""
+        return self.kind == AUTO
+
+    @property
+    def strength(self) -> float:
+        """The Lasso's strength on masked rows."""
+        if self.masked_strength is None:
+            return self.lasso_strength
+        return self.masked_strength
+
+    def warmup(
+        self,
+        total_steps: int | None,
+        batches_per_epoch: int | None,
+        batches_per_step: int = 1,
+    ) -> int:
+        """Returns the number of optimizer steps before the first selection.
+
+        Where the length of an epoch is not known, the warm-up is a twentieth of the
+        run.
+        """
+        if self.warmup_steps is not None:
+            return int(self.warmup_steps)
+        if batches_per_epoch is not None:
+            return int(self.warmup_epochs * batches_per_epoch // batches_per_step)
+        if total_steps is None:
             raise ValueError(
-                "`momentum` must be at least 0 and below 1. "
-                f"Received: momentum={self.momentum}"
+                f"The default warm-up is {self.warmup_epochs:g} epochs, but the number "
+                "of steps in an epoch is not known. Give `warmup_steps`, or "
+                "`steps_per_epoch` to `fit`. Received: warmup_steps=None"
             )
+        return total_steps // 20

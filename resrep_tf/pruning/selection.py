@@ -1,18 +1,47 @@
-"""Channel selection: compactor norms and a FLOPs target in, masks out.
+"""Channel selection: norms of compactor rows and a target in, masks out.
 
 Pure NumPy, no state of its own. The order in which rows are masked follows from the
-norms alone; FLOPs only decide where to stop. That makes a selection one sort and one
-walk, with the meter pricing each step.
+norms alone; the budget only decides where to stop. That makes a selection one sort and
+one walk, with the budget pricing each step.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
-from resrep_tf.budget.flops import FlopsMeter
+from resrep_tf.budget import Budget
+from resrep_tf.pruning.checks import check_positive_integer
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """The fraction that a selection must remove, and the widths that it must leave.
+
+    Attributes:
+        target: Fraction of the budget to remove, between 0 and 1. It counts as met
+            when the removed fraction, rounded to the nearest float, reaches it, so
+            that a target equal to a reachable fraction is met by that fraction.
+        min_width: Smallest number of rows to keep in every space.
+        round_to: Pruned spaces end at a multiple of this width, at least `min_width`.
+            A space that is no wider than the smallest such multiple is not pruned.
+        argument: The argument by which the user gave the target, for messages.
+    """
+
+    target: float
+    min_width: int = 1
+    round_to: int = 1
+    argument: str = "flops_target"
+
+    def __post_init__(self):
+        if not 0 < self.target < 1:
+            raise ValueError(
+                f"`{self.argument}` is the fraction to remove and must be between 0 "
+                f"and 1, both excluded. Received: {self.argument}={self.target}"
+            )
+        check_positive_integer("min_width", self.min_width)
+        check_positive_integer("round_to", self.round_to)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,16 +51,18 @@ class Selection:
     Attributes:
         masks: One float32 array for each compactor, 1 for rows to keep and 0 for
             rows to forget.
-        flops_removed: Fraction of the network's FLOPs that goes with the masked rows.
+        removed: Fraction of the budget that goes with the masked rows.
         masked: Number of masked rows over all compactors.
-        target_met: Whether `flops_removed` has reached the target. If not, the limit
-            or the smallest allowed widths stopped the selection.
+        target_met: Whether `removed` has reached the target. If not, the limit or the
+            smallest allowed widths stopped the selection.
+        unit: The name of what the budget counts.
     """
 
     masks: tuple[np.ndarray, ...]
-    flops_removed: float
+    removed: float
     masked: int
     target_met: bool
+    unit: str
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -41,21 +72,19 @@ class Selection:
     def __str__(self):
         rows = sum(mask.size for mask in self.masks)
         return (
-            f"{self.masked:,} of {rows:,} rows masked, {self.flops_removed:.2%} of the "
-            f"FLOPs removed (target {'met' if self.target_met else 'not met'})"
+            f"{self.masked:,} of {rows:,} rows masked, {self.removed:.2%} of the "
+            f"{self.unit} removed (target {'met' if self.target_met else 'not met'})"
         )
 
 
 def select(
     norms: Sequence[np.ndarray],
     spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
+    budget: Budget,
+    constraints: Constraints,
     limit: int | None = None,
-    min_width: int = 1,
-    round_to: int = 1,
 ) -> Selection:
-    """Masks the rows of smallest norm until the FLOPs target or the limit is reached.
+    """Masks the rows of smallest norm until the target or the limit is reached.
 
     All rows of all compactors compete in one ascending order; equal norms go by
     compactor, then by row. Rows that would make their space narrower than allowed are
@@ -71,147 +100,129 @@ def select(
     Args:
         norms: For each compactor, the norms of its rows.
         spaces: For each compactor, the channel ids of its rows, in the same order.
-        meter: Counts the FLOPs. It is reset first, and left at the selected widths.
-        flops_target: Fraction of the FLOPs to remove, between 0 and 1. It counts as
-            met when the removed fraction, rounded to the nearest float, reaches it,
-            so that a target equal to a reachable fraction is met by that fraction.
+        budget: Prices channels. It is reset first, and left at the selected widths.
+        constraints: The target and the allowed widths.
         limit: Largest number of rows to mask. Unlimited by default.
-        min_width: Smallest number of rows to keep in every space.
-        round_to: Pruned spaces end at a multiple of this width, at least `min_width`.
-            A space that is no wider than the smallest such multiple is not pruned.
 
     Returns:
         The masks, aligned with `norms`, and what they achieve.
     """
-    check_target(flops_target)
     if limit is not None and limit < 0:
         raise ValueError(f"`limit` must not be negative. Received: limit={limit}")
     norms = _check_norms(norms, spaces)
     channels = _as_lists(spaces)
-    forgotten: list[list[int]] = [[] for _ in spaces]
-    meter.reset()
-    enough = meter.total - _flops_to_remove(meter.total, flops_target)
-    masked = 0
-    for space, rows in _bundles(norms, min_width, round_to):
+    masked_rows: list[list[int]] = [[] for _ in spaces]
+    budget.reset()
+    if budget.total <= 0:
+        raise ValueError(
+            f"`budget` has no {budget.unit} to remove. Received: total={budget.total}"
+        )
+    masked, removed = 0, 0.0
+    for space, rows in _bundles(norms, constraints.min_width, constraints.round_to):
         if limit is not None and masked + len(rows) > limit:
             break
         for row in rows:
-            meter.remove(channels[space][row])
-        forgotten[space] += rows
+            budget.remove(channels[space][row])
+        masked_rows[space] += rows
         masked += len(rows)
-        if meter.current <= enough:
+        removed = _removed_fraction(budget)
+        if removed >= constraints.target:
             break
     masks = tuple(np.ones(row_norms.size, np.float32) for row_norms in norms)
-    for mask, rows in zip(masks, forgotten, strict=True):
+    for mask, rows in zip(masks, masked_rows, strict=True):
         mask[rows] = 0
     return Selection(
         masks=masks,
-        flops_removed=_removed_fraction(meter),
+        removed=removed,
         masked=masked,
-        target_met=meter.current <= enough,
+        target_met=removed >= constraints.target,
+        unit=budget.unit,
     )
+
+
+# === Before training ===
 
 
 def largest_reduction(
     spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
+    budget: Budget,
     min_width: int = 1,
     round_to: int = 1,
 ) -> float:
-    """Tells how much can be removed at all: every space at its smallest width.
+    """Returns the fraction that goes when every space has its smallest width.
 
     Args:
         spaces: For each compactor, the channel ids of its rows.
-        meter: Counts the FLOPs. It is reset first, and left at the smallest widths.
-        min_width: As in `select`.
-        round_to: As in `select`.
+        budget: Prices channels. It is reset first, and left at the smallest widths.
+        min_width: As in `Constraints`.
+        round_to: As in `Constraints`.
 
     Returns:
-        The removed fraction of the FLOPs; targets above it are out of reach.
+        The removed fraction; targets above it are out of reach.
     """
-    meter.reset()
+    check_positive_integer("min_width", min_width)
+    check_positive_integer("round_to", round_to)
+    budget.reset()
     channels = _as_lists(spaces)
     norms = [np.zeros(len(ids)) for ids in channels]
     for space, rows in _bundles(norms, min_width, round_to):
         for row in rows:
-            meter.remove(channels[space][row])
-    return _removed_fraction(meter)
+            budget.remove(channels[space][row])
+    return _removed_fraction(budget)
+
+
+def check_reachable(
+    spaces: Sequence[np.ndarray], budget: Budget, constraints: Constraints
+) -> None:
+    """Raises if not even the narrowest model meets the target."""
+    min_width, round_to = constraints.min_width, constraints.round_to
+    largest = largest_reduction(spaces, budget, min_width, round_to)
+    if constraints.target > largest:
+        raise ValueError(
+            f"At most {largest:.1%} of the {budget.unit} can be removed with these "
+            f"target layers, `min_width={min_width}` and `round_to={round_to}`. Lower "
+            f"`{constraints.argument}`, or wrap more layers (`targets='all'`). "
+            f"Received: {constraints.argument}={constraints.target}"
+        )
 
 
 def rows_for_target(
-    spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
-    min_width: int = 1,
-    round_to: int = 1,
-) -> int:
-    """Estimates, before training, how many compactor rows the target will take.
-
-    It thins all spaces evenly. Training decides otherwise in detail, but the number
-    of rows comes out similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the
-    network that the paper's authors published has lost 3,242.
-
-    Args:
-        spaces: For each compactor, the channel ids of its rows.
-        meter: Counts the FLOPs. It is reset.
-        flops_target: Fraction of the FLOPs to remove.
-        min_width: As in `select`.
-        round_to: As in `select`.
-
-    Returns:
-        The number of rows to mask.
-    """
-    ranks = [np.arange(len(channels)) / len(channels) for channels in spaces]
-    rows, _ = smallest_rows(ranks, spaces, meter, flops_target, min_width, round_to)
-    return rows
-
-
-def smallest_rows(
     norms: Sequence[np.ndarray],
     spaces: Sequence[np.ndarray],
-    meter: FlopsMeter,
-    flops_target: float,
-    min_width: int = 1,
-    round_to: int = 1,
+    budget: Budget,
+    constraints: Constraints,
 ) -> tuple[int, float]:
-    """Tells which rows the target would take by norms that differ from the start.
+    """Estimates, before training, which rows the target will take.
+
+    The smallest go first, and among rows of the same norm all spaces are thinned
+    evenly. Training decides otherwise in detail, but the number of rows comes out
+    similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the network that the
+    paper's authors published has lost 3,242.
 
     Args:
-        norms: For each compactor, the norms of its rows.
-        spaces, meter, flops_target, min_width, round_to: As in `rows_for_target`.
+        norms: For each compactor, the norms of its rows before training.
+        spaces: For each compactor, the channel ids of its rows.
+        budget: Prices channels. It is reset.
+        constraints: The target and the allowed widths.
 
     Returns:
         The number of rows to mask, and the largest norm among them.
     """
-    selection = select(
-        norms, spaces, meter, flops_target, min_width=min_width, round_to=round_to
-    )
-    if not selection.target_met:
-        largest = largest_reduction(spaces, meter, min_width, round_to)
-        raise ValueError(
-            f"`flops_target` is out of reach: at most {largest:.4f} of the FLOPs can "
-            f"be removed. Received: flops_target={flops_target}"
-        )
-    masked = np.concatenate(selection.masks) < 0.5
-    return selection.masked, float(np.concatenate(norms)[masked].max())
-
-
-def check_target(flops_target: float) -> None:
-    """Raises unless `flops_target` is a fraction to remove, strictly in (0, 1)."""
-    if not 0 < flops_target < 1:
-        raise ValueError(
-            "`flops_target` is the fraction of the FLOPs to remove and must be "
-            f"between 0 and 1, both excluded. Received: flops_target={flops_target}"
-        )
+    check_reachable(spaces, budget, constraints)
+    flat = np.concatenate(norms)
+    shares = np.concatenate([np.arange(len(ids)) / len(ids) for ids in spaces])
+    places = np.empty(flat.size)
+    places[np.lexsort((shares, flat))] = np.arange(flat.size)
+    ends = np.cumsum([len(ids) for ids in spaces])
+    chosen = select(np.split(places, ends[:-1]), spaces, budget, constraints)
+    masked = np.concatenate(chosen.masks) < 0.5
+    return chosen.masked, float(flat[masked].max())
 
 
 def _bundles(
     norms: Sequence[np.ndarray], min_width: int, round_to: int
 ) -> Iterator[tuple[int, list[int]]]:
     """Yields `(space, rows)`, the rows to be masked together, in masking order."""
-    for name, value in (("min_width", min_width), ("round_to", round_to)):
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
     floor = math.ceil(min_width / round_to) * round_to
     widths = [row_norms.size for row_norms in norms]
     queues: list[list[int]] = [[] for _ in norms]
@@ -230,29 +241,15 @@ def _bundles(
             yield space, queue
 
 
-def _flops_to_remove(total: int, flops_target: float) -> int:
-    """Returns the smallest number whose share of `total` reaches the target.
-
-    Python rounds the quotient of two integers correctly, so a target computed from a
-    reachable number is met by that number. The exact product alone would ask for one
-    FLOP more whenever the float lies above the fraction it stands for.
-    """
-    if total <= 0:
-        raise ValueError(f"`meter` has no FLOPs to remove. Received: total={total}")
-    flops_target = float(flops_target)
-    needed = math.ceil(Fraction(flops_target) * total)
-    while (needed - 1) / total >= flops_target:
-        needed -= 1
-    return needed
-
-
 def _as_lists(spaces: Sequence[np.ndarray]) -> list[list[int]]:
-    """Lists the channel ids: plain integers are what a walk is fastest with."""
+    """Returns the channel ids as plain integers, with which a walk is fastest."""
     return [np.asarray(channels).tolist() for channels in spaces]
 
 
-def _removed_fraction(meter: FlopsMeter) -> float:
-    return (meter.total - meter.current) / meter.total if meter.total else 0.0
+def _removed_fraction(budget: Budget) -> float:
+    # Python rounds the quotient of two integers correctly.
+    total = budget.total
+    return (total - budget.current) / total if total else 0.0
 
 
 def _check_norms(

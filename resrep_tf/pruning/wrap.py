@@ -9,14 +9,13 @@ from resrep_tf.graph.targets import (
     check_not_wrapped,
     choose_spaces,
 )
-from resrep_tf.pruning.compactor import FILTERS, KINDS, Compactor, SplitActivation
+from resrep_tf.pruning.compactor import KINDS, MATRIX, Compactor, SplitActivation
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.replicas import average_statistics
 from resrep_tf.surgery.rebuild import Rebuilder
 
 
 def wrap(
-    model: keras.Model, targets: Targets = None, compactor: str = "matrix"
+    model: keras.Model, targets: Targets = None, compactor: str = MATRIX
 ) -> ResRepModel:
     """Re-parameterises a trained model for pruning.
 
@@ -28,9 +27,9 @@ def wrap(
         targets: What to prune. None: every prunable space of channels that one
             layer makes (the paper's internal layers), together with its gates if it
             has some. `"all"`: residual streams too, by one compactor that all
-            layers of the stream share. Or layer
-            names, a compiled regular expression that layer names must match from
-            their start, or a function from a layer to True or False.
+            layers of the stream share. Or layer names, a compiled regular expression
+            that layer names must match from their start, or a function from a layer
+            to True or False.
         compactor: `"matrix"`, or `"vector"` for one scale per channel. With
             `"filters"` nothing is re-parameterised: the target layers' own filters are
             trained to be forgotten (the paper's Res without Rep).
@@ -39,27 +38,23 @@ def wrap(
 
     ```python
     pruner = resrep_tf.wrap(model)
-    pruner.compile("sgd", "sparse_categorical_crossentropy")
+    pruner.compile("sgd", loss)
     pruner.fit(data, callbacks=[resrep_tf.ChannelSelection(flops_target=0.5)])
     slim = resrep_tf.convert(pruner)
     ```
     """
     if compactor not in KINDS:
         raise ValueError(
-            f"`compactor` must be one of {KINDS}. Received: compactor={compactor!r}"
+            f"`compactor` must be one of {tuple(KINDS)}. "
+            f"Received: compactor={compactor!r}"
         )
     graph = ChannelGraph(model)
-    average_statistics(model)
     check_not_wrapped(graph)
     check_finite(graph)
     spaces = choose_spaces(graph, targets)
-    if compactor == FILTERS:
-        check_filters(spaces)
+    KINDS[compactor].check(spaces)
     pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
     pruner.dtype_policy = model.dtype_policy
-    if compactor == FILTERS:
-        for filters in pruner.compactors:
-            filters.norms_at_start.assign(filters.row_norms())
     return pruner
 
 
@@ -103,7 +98,7 @@ class _Wrapper(Rebuilder):
     def _compactor(self, space: Space, call) -> Compactor:
         if space not in self._compactors:
             first = space.producers[0]
-            self._compactors[space] = Compactor(
+            self._compactors[space] = KINDS[self._kind](
                 targets=[producer.name for producer in space.producers],
                 kind=self._kind,
                 axis=call.outputs[0].axis,
@@ -126,26 +121,3 @@ class _Wrapper(Rebuilder):
             name += "_"
         self._names.add(name)
         return name
-
-
-# === Checks ===
-
-
-def check_filters(spaces: list[Space]) -> None:
-    """Raises unless each space is made by one variable that can be trained."""
-    for space in spaces:
-        producer = space.producers[0]
-        _, axis = producer.calls[0].rule.filters(producer.layer)
-        why = None
-        if len(space.producers) > 1:
-            why = "shares its channels with other layers"
-        elif axis != -1:
-            why = "has its output channels on another axis than the last"
-        elif not producer.layer.trainable:
-            why = "is frozen"
-        if why is not None:
-            raise ValueError(
-                f"The filters of `{producer.name}` cannot be trained to be forgotten: "
-                f"the layer {why}. Leave it out of `targets`. "
-                "Received: compactor='filters'"
-            )

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from resrep_tf.baselines.filters import FILTERS
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
-from resrep_tf.pruning.compactor import FILTERS
-from resrep_tf.pruning.model import MOMENTUM
+from resrep_tf.pruning.schedule import Schedule
 from resrep_tf.train import train_flags
 
 # Flags that say nothing about what a run computes.
@@ -144,7 +144,9 @@ def _resolve(values: dict[str, Any]) -> None:
         values["weight_decay"] = 1e-4
     if values["compactor_momentum"] is None:
         filters = values["compactor"] == FILTERS
-        values["compactor_momentum"] = values["momentum"] if filters else MOMENTUM
+        values["compactor_momentum"] = (
+            values["momentum"] if filters else Schedule.momentum
+        )
     if values["snap"] is None:
         values["snap"] = values["schedule"] == "auto"
     for name in ("arch", "init_weights", "dataset", "data_dir"):

@@ -7,7 +7,7 @@ from resrep_tf.baselines.criteria import CRITERIA
 from resrep_tf.cli.common_flags import define_arch, define_data, define_weights
 from resrep_tf.cli.flagset import FlagSet
 from resrep_tf.cli.workers import STRATEGIES
-from resrep_tf.pruning.compactor import KINDS
+from resrep_tf.pruning.compactor import KINDS, MATRIX
 
 USAGE = """
 Prunes an image classifier without loss of accuracy (ResRep), from a base model to an
@@ -115,7 +115,7 @@ def _define_target(flags: FlagSet) -> None:
         "streams too), or a regular expression that layer names match from their "
         "start. By default paper for networks of this package, else internal.",
     )
-    flags.choice("compactor", KINDS[0], KINDS, "The kind of compactor.")
+    flags.choice("compactor", MATRIX, tuple(KINDS), "The kind of compactor.")
     flags.integer("min_width", 1, "Channels that every layer keeps at least.", lower=1)
     flags.integer("round_to", 1, "Make widths multiples of this.", lower=1)
 

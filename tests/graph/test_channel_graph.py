@@ -56,7 +56,7 @@ def test_flops_of_the_authors_pruned_resnet50():
     assert len(pruner.compactors) == 2 * len(widths)
     meter = FlopsMeter.of(pruner.graph)
     flat = [width for pair in widths for width in pair]
-    for channels, width in zip(pruner.spaces(), flat, strict=True):
+    for channels, width in zip(pruner.compactor_channels(), flat, strict=True):
         for channel in channels[width:]:
             meter.remove(int(channel))
     assert round(meter.current / meter.total, 4) == 0.4546

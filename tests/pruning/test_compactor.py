@@ -25,7 +25,7 @@ def inputs_of(rank, axis=-1, seed=0):
 @pytest.mark.parametrize("rank", SIZES)
 def test_it_starts_as_the_identity_bit_for_bit(rank, axis, kind):
     inputs = inputs_of(rank, axis)
-    compactor = Compactor(kind=kind, axis=axis)
+    compactor = KINDS[kind](kind=kind, axis=axis)
     outputs = np.asarray(compactor(inputs))
     assert outputs.dtype == np.float32
     np.testing.assert_array_equal(outputs, inputs)
@@ -105,9 +105,11 @@ def test_only_the_kernel_is_trained(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_config_round_trip(kind, axis):
-    compactor = Compactor(["a", "b"], kind=kind, axis=axis, name="c", dtype="float64")
+    arguments = {"axis": axis, "name": "c", "dtype": "float64"}
+    compactor = KINDS[kind](["a", "b"], kind=kind, **arguments)
     config = compactor.get_config()
     copy = Compactor.from_config(config)
+    assert type(copy) is KINDS[kind]
     assert copy.get_config() == config
     assert copy.targets == ("a", "b") and copy.kind == kind and copy.axis == axis
     assert copy.name == "c" and copy.dtype == "float64"
@@ -118,7 +120,7 @@ def test_config_round_trip(kind, axis):
 @pytest.mark.parametrize("kind", KINDS)
 def test_reload(kind, tmp_path):
     inputs = keras.Input((4, 4, 5))
-    x = Compactor(["conv"], kind=kind, name="compactor")(inputs)
+    x = KINDS[kind](["conv"], kind=kind, name="compactor")(inputs)
     x = SplitActivation("relu", name="activation")(x)
     model = keras.Model(inputs, x)
     compactor = model.get_layer("compactor")
@@ -128,7 +130,7 @@ def test_reload(kind, tmp_path):
     model.save(tmp_path / "model.keras")
     copy = keras.models.load_model(tmp_path / "model.keras")
     reloaded = copy.get_layer("compactor")
-    assert type(reloaded) is Compactor
+    assert type(reloaded) is KINDS[kind]
     assert type(copy.get_layer("activation")) is SplitActivation
     assert reloaded.get_config() == compactor.get_config()
     np.testing.assert_array_equal(reloaded.kernel, compactor.kernel)
@@ -149,7 +151,7 @@ def test_reload(kind, tmp_path):
 )
 def test_precision(policy, stored, computed, kind):
     inputs = keras.ops.cast(inputs_of(4), computed)
-    compactor = Compactor(kind=kind, dtype=policy)
+    compactor = KINDS[kind](kind=kind, dtype=policy)
     outputs = compactor(inputs)
     assert keras.backend.standardize_dtype(outputs.dtype) == computed
     assert compactor.kernel.dtype == stored and compactor.mask.dtype == stored
@@ -181,6 +183,8 @@ def test_unknown_kind():
         ValueError, match=r"'vector', 'filters'\)\. Received: kind='row'"
     ):
         Compactor(kind="row")
+    with pytest.raises(ValueError, match=r"`kind` must be .* Received: kind='filters'"):
+        Compactor(kind="filters")
 
 
 @pytest.mark.parametrize("axis, shape", [(-1, (None, 4, None)), (1, (2, None, 8))])

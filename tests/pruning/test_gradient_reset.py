@@ -152,7 +152,7 @@ def train(pruner, steps=1):
 def test_only_masked_rows_within_reach_snap(kind, jit_compile):
     with precision("float64"):
         pruner, compactor = one_compactor(True, kind=kind, jit_compile=jit_compile)
-    pull = RATE * float(pruner.lasso_strength)  # Of the first step, from rest.
+    pull = RATE * float(pruner.state.lasso_strength)  # Of the first step, from rest.
     pruner.set_masks([[1, 0, 0, 1]])
     set_rows(compactor, [0.9 * REACH, REACH + 0.9 * pull, REACH + 1.1 * pull, 1])
     # Without an objective, so that the Lasso alone moves the rows.
@@ -182,7 +182,7 @@ def test_a_snapped_row_stays_zero_while_masked_and_may_come_back():
 def test_without_snap_a_masked_row_passes_zero():
     with precision("float64"):
         pruner, compactor = one_compactor(False)
-    strength = float(pruner.lasso_strength)
+    strength = float(pruner.state.lasso_strength)
     pruner.set_masks([[1, 0, 1, 1]])
     set_rows(compactor, [1, 0.004, 1, 1])
     position, velocity = 0.004, 0.0
@@ -230,7 +230,8 @@ def test_snap_works_without_momentum():
 
 def test_snap_needs_sgd():
     pruner, _ = one_compactor(False)
-    pruner.compile("sgd", "mse", compactor_optimizer=keras.optimizers.Adam())
+    adam = keras.optimizers.Adam()
+    pruner.compile("sgd", "mse", compactor_optimizer=adam, snap=False)
     arguments = {"compactor_optimizer": keras.optimizers.Adam(), "snap": True}
     with pytest.raises(ValueError, match=r"needs SGD.*Received: .*Adam"):
         pruner.compile("sgd", "mse", **arguments)
@@ -259,9 +260,9 @@ def test_masks_must_fit():
 
 def test_forgotten_is_the_share_of_masked_rows_below_epsilon():
     pruner, compactor = one_compactor(False)
-    assert float(pruner.forgotten()) == 0
+    assert float(pruner.forgotten_share()) == 0
     pruner.set_masks([[1, 0, 0, 0]])
     set_rows(compactor, [1e-9, 1e-9, 1e-6, 1e-4])
-    assert float(pruner.forgotten()) == pytest.approx(2 / 3)
-    pruner.epsilon.assign(1e-7)
-    assert float(pruner.forgotten()) == pytest.approx(1 / 3)
+    assert float(pruner.forgotten_share()) == pytest.approx(2 / 3)
+    pruner.state.epsilon.assign(1e-7)
+    assert float(pruner.forgotten_share()) == pytest.approx(1 / 3)

@@ -1,4 +1,4 @@
-"""Plans for a model, and runs that go as planned."""
+"""Plans for a model."""
 
 import keras
 import numpy as np
@@ -8,11 +8,10 @@ from keras.optimizers import SGD, Adam, LossScaleOptimizer
 
 import resrep_tf
 from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.pruning import selection
 from resrep_tf.pruning.plan import make_plan
-from resrep_tf.pruning.planning import check_reachable, rate_of
-from resrep_tf.pruning.selection import rows_for_target
-from support.checks import randomise
+from resrep_tf.pruning.planning import rate_of
+from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.pruning.selection import Constraints, check_reachable, rows_for_target
 
 LOSS = "sparse_categorical_crossentropy"
 
@@ -25,9 +24,9 @@ def wrapped(width=16):
 
 
 def rows(pruner, target=0.5, **arguments):
-    return rows_for_target(
-        pruner.spaces(), FlopsMeter.of(pruner.graph), target, **arguments
-    )
+    channels, budget = pruner.compactor_channels(), FlopsMeter.of(pruner.graph)
+    constraints = Constraints(target, **arguments)
+    return rows_for_target(pruner.norms_at_start(), channels, budget, constraints)[0]
 
 
 # === Plans ===
@@ -44,12 +43,13 @@ def test_a_plan_takes_its_constants_from_the_compiled_model():
         3000,
         float(np.float32(0.02)),
         0.5,
-        warmup_steps=150,
-        interval=50,
-        step=2,
-        masked_strength=0.25,
-        momentum=0.8,
-        snap=True,
+        Schedule(
+            warmup_steps=150,
+            interval=50,
+            step=2,
+            masked_strength=0.25,
+            momentum=0.8,
+        ),
     )
     assert plan == expected
     assert plan.fits and plan.rows_to_mask == rows(pruner) > 4
@@ -73,7 +73,7 @@ def test_what_is_given_goes_first():
         500,
         given.pop("learning_rate"),
         0.5,
-        **given,
+        Schedule(**given),
     )
     assert plan == expected
     assert (plan.warmup_steps, plan.interval, plan.step) == (7, 9, 3)
@@ -90,9 +90,10 @@ def test_the_warm_up():
 def test_a_decaying_rate_is_followed():
     pruner = wrapped()
     options = {"masked_strength": 0.05, "momentum": 0.5, "schedule": "paper"}
-    pruner.compile(SGD(keras.optimizers.schedules.CosineDecay(0.05, 2000)), LOSS)
+    rate = keras.optimizers.schedules.CosineDecay(0.05, 2000)
+    pruner.compile(SGD(rate), LOSS, snap=False)
     decaying = resrep_tf.plan(pruner, 0.5, 2000, **options)
-    pruner.compile(SGD(0.05), LOSS)
+    pruner.compile(SGD(0.05), LOSS, snap=False)
     constant = resrep_tf.plan(pruner, 0.5, 2000, **options)
     # Without snapping, rows come to rest only as the rate goes to zero.
     assert decaying.fits and not constant.fits
@@ -127,8 +128,10 @@ def test_paper_only_tells_and_auto_derives():
         schedule="paper",
     )
     assert again == auto
-    assert float(pruner.masked_strength) == np.float32(1e-4)  # A plan changes nothing.
-    assert int(pruner.selection_limit) == 0
+    assert float(pruner.state.masked_strength) == np.float32(
+        1e-4
+    )  # A plan changes nothing.
+    assert float(pruner.state.masked_strength) == np.float32(1e-4)
 
 
 def test_a_plan_without_compiling():
@@ -156,44 +159,11 @@ def test_the_rate_is_the_one_that_compactors_have():
 
 def test_an_optimizer_that_cannot_be_foreseen():
     pruner = wrapped()
-    pruner.compile("sgd", LOSS, compactor_optimizer=Adam())
+    pruner.compile("sgd", LOSS, compactor_optimizer=Adam(), snap=False)
     with pytest.raises(ValueError, match=r"Only SGD's.*Received: .*\.Adam object"):
         resrep_tf.plan(pruner, 0.5, 1000)
     plan = resrep_tf.plan(pruner, 0.5, 1000, momentum=0.9, snap=True)
     assert plan.momentum == 0.9
-
-
-def test_filters_are_planned_by_the_norms_they_had_when_wrapped(tmp_path):
-    model = large_filters()
-    pruner = resrep_tf.wrap(model, compactor="filters")
-    compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
-    plan = resrep_tf.plan(pruner, 0.5, 1000)
-    chosen = selection.select(
-        pruner.norms_at_start(), pruner.spaces(), FlopsMeter.of(pruner.graph), 0.5
-    )
-    sizes = np.tile(np.linspace(4.5, 5.5, 8), 2)
-    masked = np.concatenate(chosen.masks) < 0.5
-    assert plan.rows_to_mask == masked.sum()
-    assert plan.row_norm == pytest.approx(sizes[masked].max())
-    assert (
-        plan.masked_strength
-        > 4
-        * resrep_tf.plan(
-            resrep_tf.wrap(model),
-            0.5,
-            1000,
-            learning_rate=0.02,
-            momentum=0.9,
-            snap=True,
-        ).masked_strength
-    )
-    # Training moves the filters, not the plan, nor does a restart.
-    for compactor in pruner.compactors:
-        compactor.rows.assign(compactor.rows * 0.5)
-    assert resrep_tf.plan(pruner, 0.5, 1000) == plan
-    pruner.save(tmp_path / "pruner.keras")
-    loaded = keras.models.load_model(tmp_path / "pruner.keras")
-    assert resrep_tf.plan(loaded, 0.5, 1000) == plan
 
 
 def test_compactors_are_planned_by_the_norm_they_start_with():
@@ -201,7 +171,8 @@ def test_compactors_are_planned_by_the_norm_they_start_with():
     pruner.compile(SGD(0.02), LOSS, snap=True)
     for compactor in pruner.compactors:
         compactor.kernel.assign(compactor.kernel * 0.5)
-    assert pruner.norms_at_start() is None
+    for norms in pruner.norms_at_start():
+        np.testing.assert_array_equal(norms, np.ones(16))
     assert resrep_tf.plan(pruner, 0.5, 1000).row_norm == 1
 
 
@@ -271,14 +242,14 @@ def test_rate_of_steps_that_take_several_batches():
 )
 def test_the_largest_reduction(min_width, round_to, width):
     pruner = wrapped()
-    spaces, meter = pruner.spaces(), FlopsMeter.of(pruner.graph)
+    reach = pruner.compactor_channels(), FlopsMeter.of(pruner.graph)
     narrowest = 5 * width + width * width + width * 3
     largest = 1 - narrowest / (5 * 16 + 16 * 16 + 16 * 3)
     if largest > 0:
-        check_reachable(spaces, meter, largest - 1e-9, min_width, round_to)
+        check_reachable(*reach, Constraints(largest - 1e-9, min_width, round_to))
     target = largest + 1e-3
     with pytest.raises(ValueError) as error:
-        check_reachable(spaces, meter, target, min_width, round_to)
+        check_reachable(*reach, Constraints(target, min_width, round_to))
     text = str(error.value)
     assert f"At most {largest:.1%} of the FLOPs" in text
     assert f"`min_width={min_width}` and `round_to={round_to}`" in text
@@ -287,125 +258,3 @@ def test_the_largest_reduction(min_width, round_to, width):
         pruner.compile("sgd", LOSS)
         with pytest.raises(ValueError, match="At most"):
             resrep_tf.plan(pruner, target, 1000, min_width=min_width, round_to=round_to)
-
-
-# === Runs that go as planned ===
-
-BATCH = 16
-
-
-def images(count=640, seed=0):
-    """Which of three textures is it? Easy, but not without the channels."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 3, count)
-    stripes = np.indices((8, 8)) % 2
-    textures = np.stack([stripes[0], stripes[1], stripes[0] ^ stripes[1]]) * 2.0 - 1
-    noise = rng.normal(size=(count, 8, 8))
-    return (textures[labels] + 1.5 * noise)[..., None].astype("float32"), labels
-
-
-def cnn():
-    inputs = keras.Input((8, 8, 1))
-    x = L.Conv2D(8, 3, padding="same", use_bias=False, name="first")(inputs)
-    x = L.ReLU()(L.BatchNormalization(momentum=0.9)(x))
-    x = L.Conv2D(8, 3, padding="same", activation="relu", name="second")(x)
-    x = L.GlobalAveragePooling2D()(x)
-    model = keras.Model(inputs, L.Dense(3, activation="softmax", name="head")(x))
-    return randomise(model)
-
-
-def compile_pruner(pruner, optimizer, **arguments):
-    pruner.compile(
-        optimizer, LOSS, metrics=["accuracy"], jit_compile=False, **arguments
-    )
-
-
-def train(pruner, selection, epochs):
-    x, y = images()
-    options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
-    return pruner.fit(x, y, callbacks=[selection], **options).history
-
-
-def assert_went_as_planned(pruner, selection, history, target):
-    """Forgotten or not, nothing in between; and nothing is lost by conversion."""
-    assert selection.plan.fits
-    norms = np.concatenate([np.asarray(c.row_norms()) for c in pruner.compactors])
-    kept = np.concatenate([np.asarray(c.mask) > 0.5 for c in pruner.compactors])
-    assert 3 < (~kept).sum() < 13
-    assert norms[~kept].max() < 1e-5 < 1e-2 < norms[kept].min()
-    assert history["forgotten"][-1] == 1
-    slim, report = resrep_tf.convert(pruner, return_report=True)
-    assert report.flops_removed >= target
-    assert report.flops_removed == pytest.approx(history["flops_removed"][-1])
-    assert report.rows_dropped == (~kept).sum()
-    x, y = images(seed=1)
-    wide, narrow = pruner.predict(x, verbose=0), slim.predict(x, verbose=0)
-    np.testing.assert_array_equal(wide.argmax(-1), narrow.argmax(-1))
-    np.testing.assert_allclose(narrow, wide, atol=1e-4)
-    accuracy = float((narrow.argmax(-1) == y).mean())
-    scores = pruner.evaluate(x, y, verbose=0, return_dict=True)
-    assert scores["accuracy"] == np.float32(accuracy)
-    assert accuracy > 0.8
-
-
-def test_a_run_with_snapping_and_a_schedule_of_its_own():
-    pruner = resrep_tf.wrap(cnn())
-    compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
-    selection = resrep_tf.ChannelSelection(0.6, schedule="auto")
-    history = train(pruner, selection, epochs=8)
-    assert selection.plan.total_steps == 320
-    assert_went_as_planned(pruner, selection, history, 0.6)
-    for compactor in pruner.compactors:
-        gone = np.asarray(compactor.mask) < 0.5
-        assert (np.asarray(compactor.kernel)[:, gone] == 0).all()
-
-
-def large_filters():
-    """Filters of norms about 5, and a head that expects them."""
-    model = cnn()
-    for layer in (model.get_layer("first"), model.get_layer("second")):
-        kernel = np.asarray(layer.kernel)
-        sizes = np.linalg.norm(kernel.reshape(-1, kernel.shape[-1]), axis=0)
-        layer.kernel.assign(kernel / sizes * np.linspace(4.5, 5.5, len(sizes)))
-    head = model.get_layer("head")
-    head.kernel.assign(np.asarray(head.kernel) / 5)
-    return model
-
-
-def test_a_run_that_forgets_large_filters():
-    pruner = resrep_tf.wrap(large_filters(), compactor="filters")
-    compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
-    selection = resrep_tf.ChannelSelection(0.5, schedule="auto")
-    history = train(pruner, selection, epochs=8)
-    assert history["flops_removed"][-1] >= 0.5
-    assert history["forgotten"][-1] == 1
-    for compactor in pruner.compactors:
-        kept = np.asarray(compactor.mask) > 0.5
-        filters = np.asarray(compactor.rows)
-        assert (filters[..., ~kept] == 0).all()
-        assert (np.abs(filters[..., kept]).max(axis=(0, 1, 2)) > 0.1).all()
-    assert selection.plan.fits and 4.5 < selection.plan.row_norm < 5.5
-
-
-def test_a_run_as_in_the_paper():
-    """No snapping: rows come to rest as the learning rate decays to zero.
-
-    With the paper's momentum that takes some ten thousand steps; with less, hundreds.
-    """
-    pruner = resrep_tf.wrap(cnn())
-    total, target = 640, 0.4
-    rate = keras.optimizers.schedules.CosineDecay(0.1, total)
-    compile_pruner(pruner, SGD(rate), compactor_optimizer=0.8)
-    plan = resrep_tf.plan(pruner, target, total)
-    compile_pruner(
-        pruner,
-        SGD(rate),
-        compactor_optimizer=0.8,
-        masked_strength=plan.masked_strength,
-    )
-    selection = resrep_tf.ChannelSelection(
-        target, plan.warmup_steps, plan.interval, plan.step
-    )
-    history = train(pruner, selection, epochs=16)
-    assert not pruner.snap and selection.plan.total_steps == total
-    assert_went_as_planned(pruner, selection, history, target)

@@ -8,14 +8,19 @@ import pytest
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
 from resrep_tf.pruning.selection import (
+    Constraints,
     Selection,
     largest_reduction,
     rows_for_target,
-    select,
-    smallest_rows,
 )
+from resrep_tf.pruning.selection import select as select_rows
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "selection.py"
+
+
+def select(norms, spaces, budget, target, limit=None, min_width=1, round_to=1):
+    constraints = Constraints(target, min_width, round_to)
+    return select_rows(norms, spaces, budget, constraints, limit)
 
 
 def random_network(rng, widest=9):
@@ -99,7 +104,7 @@ def test_agrees_with_the_definition(seed, min_width, round_to):
         selection = select(norms, spaces, meter, *settings)
         masks, reduction = select_plainly(norms, spaces, terms, *settings)
         assert [mask.tolist() for mask in selection.masks] == masks
-        assert selection.flops_removed == reduction
+        assert selection.removed == reduction
         assert selection.target_met == (reduction >= target)
         assert selection.masked == sum(mask.count(0) for mask in masks)
         assert selection.widths == tuple(map(sum, masks))
@@ -126,7 +131,7 @@ def test_widths_and_nesting(seed, round_to):
         for mask, before in zip(selection.masks, previous, strict=True):
             assert (mask <= before).all()
         previous = selection.masks
-    assert selection.flops_removed == largest_reduction(spaces, meter, 3, round_to)
+    assert selection.removed == largest_reduction(spaces, meter, 3, round_to)
 
 
 def chain(*widths):
@@ -147,7 +152,7 @@ def test_a_reachable_fraction_is_met_by_that_fraction(width):
         selection = select([np.arange(width)], spaces, meter, rows / width)
         assert selection.masked == rows
         assert selection.target_met
-        assert selection.flops_removed == rows / width
+        assert selection.removed == rows / width
 
 
 def test_a_target_just_above_a_reachable_fraction_takes_one_row_more():
@@ -241,11 +246,15 @@ def test_errors_name_the_argument():
         select(norms, spaces, meter, 0.5, min_width=0)
     with pytest.raises(ValueError, match=r"`round_to`.*Received: round_to=0"):
         largest_reduction(spaces, meter, round_to=0)
-    with pytest.raises(ValueError, match=r"`meter`.*Received: total=0"):
+    with pytest.raises(ValueError, match=r"`budget` has no FLOPs.*Received: total=0"):
         select([np.arange(2.0)], [np.arange(2)], FlopsMeter([], 2), 0.5)
 
 
 # === Before training ===
+
+
+def rows_of(norms, spaces, budget, *constraints, **more):
+    return rows_for_target(norms, spaces, budget, Constraints(*constraints, **more))
 
 
 def test_rows_for_target():
@@ -254,14 +263,14 @@ def test_rows_for_target():
         Term("a", 1, ([0], np.arange(1, 11))),
         Term("b", 1, (np.arange(1, 11), [0])),
     ]
-    spaces, meter = [np.arange(1, 11)], FlopsMeter(terms, 11)
-    assert rows_for_target(spaces, meter, 0.3) == 3
-    assert rows_for_target(spaces, meter, 0.31) == 4
-    assert rows_for_target(spaces, meter, 0.3, round_to=4) == 6
-    with pytest.raises(ValueError, match=r"at most 0\.9000.*flops_target=0\.95"):
-        rows_for_target(spaces, meter, 0.95)
-    with pytest.raises(ValueError, match=r"at most 0\.5000.*flops_target=0\.6"):
-        rows_for_target(spaces, meter, 0.6, min_width=5)
+    arguments = [np.ones(10)], [np.arange(1, 11)], FlopsMeter(terms, 11)
+    assert rows_of(*arguments, 0.3) == (3, 1.0)
+    assert rows_of(*arguments, 0.31) == (4, 1.0)
+    assert rows_of(*arguments, 0.3, round_to=4) == (6, 1.0)
+    with pytest.raises(ValueError, match=r"At most 90\.0%.*flops_target=0\.95"):
+        rows_of(*arguments, 0.95)
+    with pytest.raises(ValueError, match=r"At most 50\.0%.*flops_target=0\.6"):
+        rows_of(*arguments, 0.6, min_width=5)
 
 
 def test_rows_of_different_norms_for_a_target():
@@ -270,14 +279,56 @@ def test_rows_of_different_norms_for_a_target():
     terms = [Term(f"{i}", 1, ([0], channels)) for i, channels in enumerate(ids)]
     meter = FlopsMeter(terms, 11)
     norms = [np.array([7.0, 8, 1, 9, 10]), np.array([2.0, 3, 4, 5, 6])]
-    assert smallest_rows(norms, ids, meter, 0.3) == (3, 3.0)
+    assert rows_of(norms, ids, meter, 0.3) == (3, 3.0)
     # The last row of the second layer stays, so it takes one of norm 7.
-    assert smallest_rows(norms, ids, meter, 0.6) == (6, 7.0)
-    assert smallest_rows(norms, ids, meter, 0.6, min_width=2) == (6, 8.0)
-    with pytest.raises(ValueError, match=r"at most 0\.8000.*flops_target=0\.9"):
-        smallest_rows(norms, ids, meter, 0.9)
+    assert rows_of(norms, ids, meter, 0.6) == (6, 7.0)
+    assert rows_of(norms, ids, meter, 0.6, min_width=2) == (6, 8.0)
+    with pytest.raises(ValueError, match=r"At most 80\.0%.*flops_target=0\.9"):
+        rows_of(norms, ids, meter, 0.9)
+
+
+def test_rows_of_equal_norms_thin_all_spaces_evenly():
+    # Of the first space, a row costs 1 + 4; of the second 1 + 8.
+    spaces, meter = chain(1, 8, 4, 1)
+    norms = [np.ones(8), np.ones(4)]
+    even = [np.arange(8) / 8, np.arange(4) / 4]
+    for target in (0.2, 0.5, 0.8):
+        expected = select(even, spaces, meter, target).masked
+        assert rows_of(norms, spaces, meter, target) == (expected, 1.0)
 
 
 def test_rows_for_target_of_resnet50():
     terms, spaces, num_channels = runpy.run_path(str(BENCHMARK))["resnet50"]()
-    assert rows_for_target(spaces, FlopsMeter(terms, num_channels), 0.545) == 3675
+    norms = [np.ones(len(space)) for space in spaces]
+    rows, _ = rows_of(norms, spaces, FlopsMeter(terms, num_channels), 0.545)
+    assert rows == 3675
+
+
+# === Other budgets ===
+
+
+class Count:
+    """The simplest of budgets: how many channels are left."""
+
+    unit = "channels"
+
+    def __init__(self, total):
+        self.total = self.current = total
+
+    def reset(self):
+        self.current = self.total
+
+    def cost(self, channel):
+        return 1
+
+    def remove(self, channel):
+        self.current -= 0.5  # Measured budgets are no integers.
+
+
+def test_any_budget_will_do():
+    spaces, norms = [np.arange(4), np.arange(4, 8)], [np.arange(4), np.arange(4)]
+    chosen = select(norms, spaces, Count(8.0), 0.25)
+    assert chosen.widths == (2, 2) and chosen.removed == 0.25
+    assert "25.00% of the channels removed" in str(chosen)
+    with pytest.raises(ValueError, match=r"At most 37\.5% of the channels.*`weight`"):
+        rows_of(norms, spaces, Count(8.0), 0.5, argument="weight")

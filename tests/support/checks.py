@@ -175,7 +175,9 @@ def alive(values):
 def predicted_flops(pruner, keep):
     """What `explain` says of the model without the dropped channels."""
     kept = np.ones(pruner.graph.num_channels, bool)
-    for compactor, channels in zip(pruner.compactors, pruner.spaces(), strict=True):
+    for compactor, channels in zip(
+        pruner.compactors, pruner.compactor_channels(), strict=True
+    ):
         kept[channels[~keep[compactor.name]]] = False
     return terms.count(pruner.graph.terms, kept)
 

@@ -15,7 +15,6 @@ import tensorflow as tf
 from keras import layers
 
 import resrep_tf
-from resrep_tf.baselines import ablation
 from resrep_tf.surgery.slicing import slice_channels
 from support.checks import precision
 
@@ -115,13 +114,13 @@ def test_the_model_must_be_made_in_the_scope() -> None:
 
 def test_channels_are_selected_on_all_replicas() -> None:
     pruner = compiled(batchnorm=True)
-    selection = resrep_tf.ChannelSelection(0.4, warmup_steps=1, interval=1, step=1)
-    history = ablation.NormHistory(interval=5)
-    pruner.fit(X, Y, 8, 20, 0, [selection, history], shuffle=False)
+    selection = resrep_tf.ChannelSelection(
+        0.4, warmup_steps=1, interval=1, step=1, schedule="paper"
+    )
+    pruner.fit(X, Y, 8, 20, 0, [selection], shuffle=False)
     masks = parts(pruner.compactors[0].mask)
     assert masks[0].sum() < 5
     np.testing.assert_array_equal(*masks)
-    assert history.steps == list(range(0, 41, 5))
     # And all that comes of them is the same, without a word about replicas.
     np.testing.assert_array_equal(*parts(pruner.get_layer("bn").moving_mean))
     slim = resrep_tf.convert(pruner)

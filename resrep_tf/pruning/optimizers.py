@@ -1,0 +1,228 @@
+"""The two optimizers of a wrapped model: made, checked and driven together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from resrep_tf.pruning import gradient_reset, replicas
+from resrep_tf.pruning.checks import check_momentum
+from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.pruning.state import State
+
+
+def is_scaled(optimizer: keras.Optimizer) -> bool:
+    """Returns whether an optimizer scales the loss."""
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def inner(optimizer: keras.Optimizer) -> keras.Optimizer:
+    """Returns the optimizer within one that scales the loss."""
+    return optimizer.inner_optimizer if is_scaled(optimizer) else optimizer
+
+
+@dataclass(frozen=True, eq=False)
+class Optimizers:
+    """The optimizer of the compactors' rows beside that of everything else.
+
+    Attributes:
+        main: The user's optimizer.
+        compactor: The optimizer of the rows.
+        follows: Whether the rows have the main optimizer's learning rate.
+        snap: Whether masked rows become exactly zero.
+    """
+
+    main: keras.Optimizer
+    compactor: keras.Optimizer
+    follows: bool
+    snap: bool
+
+    @classmethod
+    def make(
+        cls,
+        main: keras.Optimizer,
+        given: Any,
+        snap: bool,
+        compactors: Sequence[Compactor],
+    ) -> "Optimizers":
+        """Makes the compactors' optimizer.
+
+        Args:
+            main: The user's optimizer.
+            given: The compactors' optimizer, the momentum of one that follows the
+                main optimizer's learning rate, or None for the usual momentum.
+            snap: Whether masked rows become exactly zero.
+            compactors: The compactors.
+        """
+        follows = given is None or isinstance(given, (int, float))
+        if given is None:
+            given = compactors[0].usual_momentum(inner(main))
+        if follows:
+            check_momentum("compactor_optimizer", given)
+            given = keras.optimizers.SGD(
+                momentum=float(given),
+                gradient_accumulation_steps=inner(main).gradient_accumulation_steps,
+                name="compactor_sgd",
+            )
+        compactor = keras.optimizers.get(given)
+        _check_compactor_optimizer(compactor, snap)
+        if is_scaled(main) and not is_scaled(compactor):
+            # Both see a bad step at the same time, so that their scales stay equal.
+            compactor = keras.optimizers.LossScaleOptimizer(
+                compactor,
+                initial_scale=main.initial_scale,
+                dynamic_growth_steps=main.dynamic_growth_steps,
+            )
+        return cls(main, compactor, follows, snap)
+
+    def build(self, main: list[Any], rows: list[Any]) -> None:
+        """Builds each optimizer on its own variables.
+
+        One that is built when it is first used silently loses its state when a saved
+        model is loaded.
+        """
+        for optimizer, variables in [(self.main, main), (self.compactor, rows)]:
+            if not optimizer.built:
+                optimizer.build(variables)
+
+    def check(self, model: keras.Model) -> None:
+        """Raises for what Keras would accept and then silently do wrong."""
+        optimizers = {
+            "optimizer": inner(self.main),
+            "compactor_optimizer": inner(self.compactor),
+        }
+        for name, optimizer in optimizers.items():
+            if optimizer.use_ema:
+                # At the end of `fit`, Keras overwrites the model's variables with
+                # the averages, taking it that one optimizer has all of them.
+                raise ValueError(
+                    f"`{name}` cannot average weights: compactors and other weights "
+                    "have an optimizer each. Received: use_ema=True"
+                )
+        replicas.check_scope(model, optimizers)
+
+    @property
+    def momentum(self) -> float | None:
+        """The momentum with which SGD trains the rows; None if another does."""
+        optimizer = inner(self.compactor)
+        sgd = isinstance(optimizer, keras.optimizers.SGD)
+        return optimizer.momentum if sgd else None
+
+    @property
+    def batches_per_step(self) -> int:
+        """The number of batches in an optimizer step: more than one to accumulate."""
+        return inner(self.main).gradient_accumulation_steps or 1
+
+    def config(self) -> dict[str, Any]:
+        """Returns the part of a model's compile config that is about optimizers."""
+        serialize = keras.saving.serialize_keras_object
+        return {
+            # The loss scale wraps the optimizer according to a global setting that
+            # need not hold where the model is loaded: the wrapped one is stored.
+            "optimizer": serialize(self.main),
+            "auto_scale_loss": False,
+            "compactor_optimizer": (
+                inner(self.compactor).momentum
+                if self.follows
+                else serialize(self.compactor)
+            ),
+            "snap": self.snap,
+        }
+
+    # === A training step ===
+
+    def reset_gradients(
+        self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
+    ) -> list[Any]:
+        """Resets the rows' gradients, which come with the loss's scale.
+
+        Optimizers sum gradients over replicas, so each contributes its share of
+        the Lasso. The Lasso term has no loss scale; it gets the one that the
+        compactors' optimizer will take away.
+        """
+        count = tf.distribute.get_strategy().num_replicas_in_sync
+        scale = ops.convert_to_tensor(self.main.scale_loss(1.0))
+        mild, strong = (
+            ops.convert_to_tensor(strength) / count
+            for strength in (state.lasso_strength, state.masked_strength)
+        )
+        reset = []
+        for gradient, compactor in zip(gradients, compactors, strict=True):
+            rows = ops.convert_to_tensor(compactor.rows)
+            if gradient is None:
+                gradient = ops.zeros_like(rows)
+            gradient = gradient / ops.cast(scale, gradient.dtype)
+            strengths = ops.where(compactor.mask > 0.5, mild, strong)
+            gradient = gradient_reset.reset_gradient(
+                gradient, rows, compactor.mask, ops.cast(strengths, rows.dtype)
+            )
+            reset.append(self.compactor.scale_loss(gradient))
+        return reset
+
+    def apply(self, main: list[tuple[Any, Any]], rows: list[tuple[Any, Any]]) -> None:
+        """Takes a step with both optimizers, given pairs of gradient and variable."""
+        if is_scaled(self.main):
+            joint = replicas.fail_together([gradient for gradient, _ in main + rows])
+            pairs = [(g, v) for g, (_, v) in zip(joint, main + rows, strict=True)]
+            main, rows = pairs[: len(main)], pairs[len(main) :]
+        if self.follows:
+            # A tensor (which `ops` does not make of a variable): an optimizer takes
+            # any variable for its own, and could not be loaded with one more.
+            self.compactor.learning_rate = tf.convert_to_tensor(self.main.learning_rate)
+        self.main.apply_gradients(main)
+        self.compactor.apply_gradients(rows)
+
+    def snap_rows(self, compactors: Sequence[Compactor], state: State) -> None:
+        """Sets masked rows to exactly zero once they are within a step of it.
+
+        With momentum m a row moves by at most lr * lambda / (1 - m) a step, so it
+        cannot cross zero without being seen here.
+        """
+        if not self.snap:
+            return
+        optimizer = inner(self.compactor)
+        stride = optimizer.learning_rate * state.masked_strength
+        reach = stride / (1 - optimizer.momentum)
+        for number, compactor in enumerate(compactors):
+            norms = compactor.row_norms()
+            gone = (compactor.mask < 0.5) & (norms <= ops.cast(reach, norms.dtype))
+            stays = ops.cast(~gone, norms.dtype)
+            compactor.rows.assign(compactor.rows * stays)
+            if optimizer.momentum:
+                velocity = optimizer.momentums[number]
+                velocity.assign(velocity * stays)
+
+    # === Between steps ===
+
+    def stop_rows(self, number: int, rows: np.ndarray) -> None:
+        """Takes the velocity from some rows of a compactor, if rows are snapped.
+
+        What the objective did to a row lives on in its velocity, and would carry the
+        row past zero on a short run.
+
+        Args:
+            number: The number of the compactor.
+            rows: Which of its rows.
+        """
+        if self.snap and self.momentum:
+            velocity = inner(self.compactor).momentums[number]
+            velocity.assign(velocity * ~rows)
+
+
+def _check_compactor_optimizer(optimizer: keras.Optimizer, snap: bool) -> None:
+    decay = inner(optimizer).weight_decay
+    if decay:
+        raise ValueError(
+            "Compactors are never decayed: give `compactor_optimizer` no weight "
+            f"decay. Received: weight_decay={decay}"
+        )
+    if snap and not isinstance(inner(optimizer), keras.optimizers.SGD):
+        raise ValueError(
+            "`snap` needs SGD for the compactors, since it depends on the length of "
+            "SGD's steps. Give `snap=False`, or a momentum as `compactor_optimizer`. "
+            f"Received: compactor_optimizer={optimizer!r}"
+        )

@@ -1,0 +1,145 @@
+"""Saving: a restart changes nothing, and older files are read."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+from keras.optimizers import SGD, Adam, LossScaleOptimizer
+
+import resrep_tf
+from support.checks import randomise
+from support.trainings import (
+    assert_equal,
+    compiled,
+    cosine,
+    data,
+    following,
+    network,
+    policy,
+    shrinkage,
+    values,
+)
+
+# === Saving ===
+
+
+def lively(seed=0):
+    """With moving statistics. (Keras saves no Dropout's random state, in any model.)"""
+    inputs = keras.Input((6, 6, 2), name="image")
+    x = L.BatchNormalization()(L.Conv2D(4, 3, use_bias=False, name="first")(inputs))
+    x = L.Conv2D(3, 3, activation="tanh", name="second")(x)
+    x = L.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, L.Dense(3, "softmax", dtype="float32", name="head")(x))
+    return randomise(model, seed)
+
+
+def momentum_sgd(**arguments):
+    return SGD(0.1, momentum=0.9, **arguments)
+
+
+# Each: the dtype policy, the optimizer, and what else `compile` is given.
+SAVED = {
+    "sgd": ("float32", momentum_sgd, dict),
+    "adam": ("float32", lambda: Adam(cosine()), dict),
+    "accumulation": (
+        "float32",
+        lambda: momentum_sgd(gradient_accumulation_steps=2),
+        dict,
+    ),
+    "number": ("float32", momentum_sgd, lambda: {"compactor_optimizer": 0.5}),
+    "snap": ("float32", momentum_sgd, lambda: {"snap": True, "lasso_strength": 0.5}),
+    "given_sgd": (
+        "float32",
+        momentum_sgd,
+        lambda: {"compactor_optimizer": SGD(cosine(), momentum=0.7, nesterov=True)},
+    ),
+    "given_adam": ("float32", Adam, lambda: {"compactor_optimizer": Adam(0.02)}),
+    "mixed_float16": ("mixed_float16", momentum_sgd, dict),
+    "mixed_given": (
+        "mixed_float16",
+        lambda: LossScaleOptimizer(Adam(), initial_scale=64.0),
+        lambda: {"compactor_optimizer": momentum_sgd()},
+    ),
+    "mixed_unscaled": (
+        "mixed_float16",
+        momentum_sgd,
+        lambda: {"auto_scale_loss": False},
+    ),
+}
+
+
+def compiled_as(way, seed):
+    kind, make_optimizer, arguments = SAVED[way]
+    with policy(kind):
+        return compiled(make_optimizer(), model=lively(seed), **arguments())
+
+
+def whole_state(pruner):
+    optimizers = pruner.optimizer.variables + pruner.compactor_optimizer.variables
+    return values(pruner.variables + optimizers)
+
+
+def train_batches(pruner, numbers):
+    for number in numbers:
+        pruner.train_on_batch(*data(seed=number))
+
+
+@pytest.mark.parametrize("way", SAVED)
+def test_a_restart_changes_nothing(way, tmp_path):
+    """Every variable comes back to the bit, and training goes on as if unstopped."""
+    pruner = compiled_as(way, seed=0)
+    pruner.set_masks([[1, 0, 1, 1], [1, 1, 0]])
+    train_batches(pruner, range(3))
+    pruner.state.selection_limit.assign(8)
+    pruner.state.lasso_strength.assign(0.25)
+    pruner.state.masked_strength.assign(0.5)
+    pruner.state.flops_removed.assign(0.375)
+    pruner.state.epsilon.assign(1e-3)
+    pruner.save(tmp_path / "pruner.keras")
+    pruner.save_weights(tmp_path / "pruner.weights.h5")
+    # What was not scaled stays so where Keras would scale it, and the reverse.
+    with policy("mixed_float16" if way == "mixed_unscaled" else "float32"):
+        loaded = keras.models.load_model(tmp_path / "pruner.keras")
+    refilled = compiled_as(way, seed=1)
+    refilled.load_weights(tmp_path / "pruner.weights.h5")
+    before = whole_state(pruner)
+    assert len(before) > 20
+    for copy in (loaded, refilled):
+        assert type(copy) is resrep_tf.ResRepModel
+        assert_equal(before, whole_state(copy))
+        assert copy.snap == pruner.snap
+        assert copy.compiled_strength == pruner.compiled_strength
+        assert copy.compactor_momentum == pruner.compactor_momentum
+        for name in ("optimizer", "compactor_optimizer"):
+            assert type(getattr(copy, name)) is type(getattr(pruner, name))
+        assert int(copy.state.selection_limit) == 8
+        assert [list(np.asarray(c.mask)) for c in copy.compactors] == [
+            [1, 0, 1, 1],
+            [1, 1, 0],
+        ]
+    for model in (pruner, loaded):
+        train_batches(model, range(3, 5))
+    after = whole_state(pruner)
+    assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert_equal(after, whole_state(loaded))
+
+
+def test_a_loaded_model_still_follows(tmp_path):
+    following(SGD(0.1)).save(tmp_path / "pruner.keras")
+    pruner = keras.models.load_model(tmp_path / "pruner.keras")
+    np.testing.assert_allclose(shrinkage(pruner), 0.1, rtol=1e-3)
+    pruner.optimizer.learning_rate = 0.02
+    np.testing.assert_allclose(shrinkage(pruner), 0.02, rtol=1e-2)
+
+
+def test_a_model_that_is_not_compiled_is_saved_too(tmp_path):
+    pruner = resrep_tf.wrap(network())
+    pruner.set_masks([[1, 0, 1, 1], [1, 1, 0]])
+    pruner.save(tmp_path / "pruner.keras")
+    loaded = keras.models.load_model(tmp_path / "pruner.keras")
+    assert loaded.compactor_optimizer is None and not loaded.compiled
+    assert_equal(values(pruner.variables), values(loaded.variables))
+    config = keras.saving.serialize_keras_object(pruner)
+    copy = keras.saving.deserialize_keras_object(config)
+    assert type(copy) is resrep_tf.ResRepModel
+    assert copy.get_config() == pruner.get_config()
