@@ -1,6 +1,7 @@
 """Conversion: exact, plain, reported; or refused."""
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from keras import layers as L
 
 import resrep_tf
-from resrep_tf.convert.report import read_structure
+from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.surgery.verify import compare, random_inputs
 from support.checks import assert_prunes_exactly, outputs, perturb, randomise
 from support.small import small_model
@@ -44,19 +45,6 @@ def test_rows_below_epsilon_go_and_others_stay():
     assert wider.get_layer("conv2").filters == 3
 
 
-def test_the_report_has_the_structure():
-    pruner = wrapped()
-    zero_rows(pruner.compactors[0], [1, 4])
-    slim, report = resrep_tf.convert(pruner, return_report=True)
-    assert report.structure["conv1"] == (True, False, True, True, False, True)
-    stored = json.loads(json.dumps(report.to_dict()))
-    assert stored["structure"]["conv1"] == "101101"
-    assert read_structure(stored) == report.structure
-    again = resrep_tf.convert(pruner, keep=report.structure)
-    for a, b in zip(slim.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 def test_the_pruner_is_not_changed():
     pruner = wrapped()
     before = [np.array(v) for v in pruner.variables]
@@ -85,7 +73,8 @@ def test_keep_by_compactor_and_by_target():
 def test_drop_masked_reports_the_damage():
     pruner = wrapped()
     pruner.compactors[0].mask.assign([1, 1, 0, 1, 1, 1])
-    assert resrep_tf.convert(pruner).get_layer("conv1").filters == 6
+    with pytest.warns(UnfinishedWarning, match="1 of 1 masked channels"):
+        assert resrep_tf.convert(pruner).get_layer("conv1").filters == 6
     slim, report = resrep_tf.convert(pruner, drop_masked=True, return_report=True)
     assert slim.get_layer("conv1").filters == 5
     norm = np.linalg.norm(np.asarray(pruner.compactors[0].kernel)[:, 2])
@@ -101,14 +90,15 @@ def test_drop_masked_reports_the_damage():
 def test_fuse_bn(fuse_bn):
     model = small_model()
     pruner = resrep_tf.wrap(model, ["conv2"])
-    slim = resrep_tf.convert(pruner, fuse_bn=fuse_bn)
+    with pytest.warns(UnfinishedWarning, match="nothing was removed"):
+        slim = resrep_tf.convert(pruner, fuse_bn=fuse_bn)
     assert ("bn1" in {layer.name for layer in slim.layers}) != fuse_bn
     assert slim.get_layer("conv1").use_bias == fuse_bn
     assert compare(outputs(model), outputs(slim)) < 1e-5
 
 
 def test_batchnorms_of_targets_are_always_merged():
-    slim = resrep_tf.convert(wrapped(), fuse_bn=False)
+    slim = resrep_tf.convert(wrapped(), keep={}, fuse_bn=False)
     assert "bn1" not in {layer.name for layer in slim.layers}
 
 
@@ -176,20 +166,58 @@ def test_a_shared_reader_with_two_constants_is_refused():
         resrep_tf.wrap(model, ["conv"])
 
 
-def test_report():
+# === A run that could not finish ===
+
+
+def test_masked_channels_that_are_not_forgotten_are_named():
     pruner = wrapped()
-    keep = {"conv1": np.arange(6) < 2, "hidden": np.arange(4) < 3}
-    slim, report = resrep_tf.convert(pruner, keep=keep, return_report=True)
-    assert json.loads(json.dumps(report.to_dict()))["new_flops"] == report.new_flops
-    assert report.new_params == slim.count_params()
-    assert report.params == small_model().count_params()
-    text = str(report)
-    assert "conv1       6 -> 2" in text
-    assert f"{report.flops:,} -> {report.new_flops:,}" in text
-    assert "verified: outputs differ by" in text
+    pruner.compactors[0].mask.assign([0, 0, 0, 1, 1, 1])
+    zero_rows(pruner.compactors[0], [0])
+    zero_rows(pruner.compactors[0], [1], norm=0.25)
+    zero_rows(pruner.compactors[0], [2], norm=0.5)
+    with pytest.warns(UnfinishedWarning) as caught:
+        slim, report = resrep_tf.convert(pruner, return_report=True)
+    assert report.rows_dropped == 1 and slim.get_layer("conv1").filters == 5
+    (warning,) = [w for w in caught if w.category is UnfinishedWarning]
+    text = str(warning.message)
+    assert "2 of 3 masked channels are not forgotten yet" in text
+    assert "norm up to 0.5, epsilon 1e-05" in text
+    assert "nothing was removed" not in text
+    for advice in ('schedule="auto"', "snap=True", "drop_masked=True"):
+        assert advice in text
+    assert warning.filename == __file__
+
+
+def test_a_model_that_stays_as_wide_as_it_was_is_named():
+    with pytest.warns(
+        UnfinishedWarning, match="nothing was removed. No channel is mas"
+    ):
+        resrep_tf.convert(wrapped())
+    pruner = wrapped()
+    pruner.compactors[0].mask.assign(np.zeros(6))
+    with pytest.warns(UnfinishedWarning, match="nothing was removed. 6 of 6 masked"):
+        resrep_tf.convert(pruner)
+
+
+@pytest.mark.parametrize("arguments", [{"drop_masked": True}, {"keep": {}}])
+def test_who_says_which_channels_go_is_not_warned(arguments):
+    pruner = wrapped()
+    pruner.compactors[0].mask.assign([0, 1, 1, 1, 1, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnfinishedWarning)
+        resrep_tf.convert(pruner, **arguments)
 
 
 # === Refusals ===
+
+
+def test_a_compactor_that_no_layer_can_absorb():
+    inputs = keras.Input((8, 8, 3))
+    x = L.Conv2D(4, 3, activation="relu", name="conv")(inputs)
+    x = resrep_tf.Compactor(["conv"], name="odd")(x)
+    pruner = resrep_tf.ResRepModel(inputs, L.GlobalMaxPooling2D()(x))
+    with pytest.raises(ValueError, match=r"`odd` \(Compactor\) must stand directly"):
+        resrep_tf.convert(pruner)
 
 
 def test_verification_refuses_above_the_tolerance():

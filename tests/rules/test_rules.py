@@ -8,7 +8,7 @@ from keras import ops
 
 import resrep_tf
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.rules import Channelwise, Rule, register, rule_for
+from resrep_tf.rules import Channels, Channelwise, Rule, register, rule_for
 from support.checks import assert_prunes_exactly, convnext_layer, precision, randomise
 
 
@@ -178,13 +178,15 @@ def test_every_type_prunes_exactly_or_is_pinned(kind, padding):
         pytest.skip("the reader's window does not fit on one pixel")
     model = model_with(ROWS[kind], padding)
     spaces = ChannelGraph(model).spaces
+    target = next(s for s in spaces if s.producers[0].name == "target")
     if padding == "valid":
-        target = next(s for s in spaces if s.producers[0].name == "target")
         assert target.prunable == (kind not in PINNING), target.reason
     if any(space.prunable for space in spaces):
         assert_prunes_exactly(model)
     else:
-        assert all(space.reason for space in spaces)
+        with pytest.raises(ValueError, match="no layer can lose a channel") as error:
+            resrep_tf.wrap(model, "all")
+        assert f"`target`: {target.reason}" in str(error.value)
 
 
 # Blocks behind which the target must stay: nothing may be guessed.
@@ -393,6 +395,32 @@ def test_an_unknown_layer_pins_and_a_registered_one_does_not():
 
     register(Registered)(Channelwise)
     assert_prunes_exactly(model_with(lambda x: Registered()(x)))
+
+
+def test_a_rule_that_returns_no_relation_is_named():
+    class Forgetful(L.Layer):
+        def call(self, inputs):
+            return inputs
+
+    @register(Forgetful)
+    class ForgetfulRule(Channelwise):
+        def relate(self, call, channels):
+            super().relate(call, channels)
+
+    with pytest.raises(TypeError, match=r"must return a `Relation`.*`ForgetfulRule`"):
+        ChannelGraph(model_with(lambda x: Forgetful()(x)))
+
+
+def test_relating_changes_nothing_but_the_ids():
+    graph = ChannelGraph(model_with(ROWS["ops_take_shuffle"]))
+    call = next(c for c in graph.calls.values() if c.kind == "Take")
+    assert list(call.memo) == ["order"]
+    with pytest.raises(AttributeError):
+        call.rule = None
+    before = call.outputs[0].channels
+    relation = call.rule.relate(call, Channels())
+    np.testing.assert_array_equal(relation.outputs[0].channels, before)
+    assert call.outputs[0].channels is before
 
 
 def test_a_subclass_has_no_rule_by_accident():
