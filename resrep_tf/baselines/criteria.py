@@ -240,8 +240,8 @@ def prune_by_scores(
 
     ```python
     slim = criteria.prune_by_scores(model, "l2", flops_target=0.5)
-    slim.compile("sgd", "sparse_categorical_crossentropy")
-    slim.fit(data, epochs=10)
+    slim.compile("sgd", loss)
+    slim.fit(data, epochs=3)
     ```
     """
     constraints = Constraints(flops_target, min_width, round_to)

@@ -79,7 +79,7 @@ class ChannelSelection(keras.callbacks.Callback):
     ):
         super().__init__()
         self.constraints = selection.Constraints(flops_target, min_width, round_to)
-        self.schedule = Schedule(
+        self._given = self.schedule = Schedule(
             kind=schedule,
             warmup_steps=warmup_steps,
             interval=interval,
@@ -100,19 +100,19 @@ class ChannelSelection(keras.callbacks.Callback):
         self._spaces = self.model.compactor_channels()
         self._budget = FlopsMeter.of(self.model.graph)
         selection.check_reachable(self._spaces, self._budget, self.constraints)
-        self.model.state.epsilon.assign(self.schedule.epsilon)
+        self.model.state.epsilon.assign(self._given.epsilon)
         self.plan = None
         batches = self.params.get("steps")
-        if self.schedule.auto and batches is None and self.total_steps is None:
+        if self._given.auto and batches is None and self.total_steps is None:
             raise ValueError(
                 "A schedule that fits the run needs its length, but the number of "
                 "steps in an epoch is not known. Give `steps_per_epoch` to `fit`, or "
                 f"`total_steps` to `ChannelSelection`. Received: schedule={AUTO!r}"
             )
-        warmup = self.schedule.warmup(
+        warmup = self._given.warmup(
             self.total_steps, batches, self.model.batches_per_step
         )
-        self.schedule = dataclasses.replace(self.schedule, warmup_steps=warmup)
+        self.schedule = dataclasses.replace(self._given, warmup_steps=warmup)
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.plan is not None:

@@ -1,4 +1,4 @@
-"""Gradient resetting: how the compactors forget (Sect. 3.3 of the paper).
+"""Gradient resetting, by which compactors forget (Sect. 3.3 of the paper).
 
 Pure functions of (gradient, kernel, mask, strength). A kernel's *rows* in the
 paper's sense are its output channels, the last axis in Keras's layout.
@@ -10,14 +10,14 @@ from keras import ops
 
 
 def row_norms(kernel: Any) -> Any:
-    """The Euclidean norm of every output channel's weights."""
+    """Returns the Euclidean norm of every output channel's weights."""
     axes = tuple(range(len(kernel.shape) - 1))
     # The root of a sum over no axis (a vector kernel) is the absolute value.
     return ops.sqrt(ops.sum(ops.square(kernel), axis=axes))
 
 
 def lasso_gradient(kernel: Any, strength: Any) -> Any:
-    """`strength * F / ||F||` for every row F, and zero where F is zero."""
+    """Returns `strength * F / ||F||` for every row F, and zero where F is zero."""
     norms = row_norms(kernel)
     nonzero = ops.where(norms > 0, norms, ops.ones_like(norms))
     # Not `ops.cast`, which takes a Python number through float32.
@@ -25,7 +25,7 @@ def lasso_gradient(kernel: Any, strength: Any) -> Any:
 
 
 def reset_gradient(gradient: Any, kernel: Any, mask: Any, strength: Any) -> Any:
-    """Eq. 14: the mask takes the objective's gradient away, never the Lasso's.
+    """Returns Eq. 14: the mask acts on the objective's gradient, not on the Lasso's.
 
     Args:
         gradient: The gradient of the objective with respect to `kernel`.

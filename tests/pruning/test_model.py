@@ -24,7 +24,7 @@ def test_fit_asks_for_a_selection_of_channels():
 def test_all_ways_to_hand_over_the_selection(given):
     pruner = compiled("sgd")
     x, y = data()
-    selection = resrep_tf.ChannelSelection(0.3, warmup_steps=10**6)
+    selection = resrep_tf.ChannelSelection(0.3, 10**6, schedule="paper")
     if given == "by position":
         pruner.fit(x, y, None, 1, 0, [selection])
     else:

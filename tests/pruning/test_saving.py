@@ -1,5 +1,7 @@
 """Saving: a restart changes nothing, and older files are read."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from keras import layers as L
 from keras.optimizers import SGD, Adam, LossScaleOptimizer
 
 import resrep_tf
+from resrep_tf.pruning.compactor import KINDS
 from support.checks import randomise
 from support.trainings import (
     assert_equal,
@@ -143,3 +146,37 @@ def test_a_model_that_is_not_compiled_is_saved_too(tmp_path):
     copy = keras.saving.deserialize_keras_object(config)
     assert type(copy) is resrep_tf.ResRepModel
     assert copy.get_config() == pruner.get_config()
+
+
+# === Files of version 0.1.0 ===
+
+FILES = Path(__file__).parent / "files"
+
+
+@pytest.mark.parametrize("kind", ["matrix", "filters"])
+def test_files_of_the_first_version_are_read(kind):
+    """They were saved by that version, together with all values, in mid-training."""
+    pruner = keras.models.load_model(FILES / f"{kind}.keras")
+    with np.load(FILES / f"{kind}.npz") as saved:
+        x, y, outputs = (saved[name] for name in ("x", "y", "outputs"))
+        state = [saved[name] for name in sorted(saved) if name.startswith("state")]
+    assert type(pruner) is resrep_tf.ResRepModel
+    assert all(type(c) is KINDS[kind] for c in pruner.compactors)
+    assert_equal(state, whole_state(pruner))
+    assert pruner.snap and pruner.compiled_strength == 0.5
+    assert int(pruner.state.selection_limit) == 8
+    assert float(pruner.state.flops_removed) == 0.375
+    assert float(pruner.state.epsilon) == np.float32(1e-3)
+    # Training goes on as it did then.
+    pruner.train_on_batch(x, y)
+    np.testing.assert_allclose(pruner(x, training=False), outputs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_variables_that_are_the_wrapped_models_own():
+    model = lively()
+    pruner = resrep_tf.wrap(model)
+    names = [variable.name for variable in pruner.own_variables]
+    state = ["selection_limit", "lasso_strength", "masked_strength", "epsilon"]
+    assert names == ["kernel", "mask", "kernel", "mask", *state, "flops_removed"]
+    own = sum(int(np.prod(v.shape)) for v in pruner.own_variables)
+    assert pruner.count_params() - own == model.count_params()
