@@ -53,16 +53,16 @@ def convert(
     Args:
         pruner: A model made by `resrep_tf.wrap`.
         epsilon: Rows of smaller norm are dropped.
-        keep: Which rows stay, instead of `epsilon`'s choice: for a compactor's or a
-            target layer's name, a boolean for each row.
+        keep: For the name of a compactor or a target layer, a boolean for each row:
+            those that stay, whatever their norms. Others go by `epsilon`.
         drop_masked: Also drops masked rows that are not below `epsilon` yet, as
             after a run that was too short. The report says what that changed.
-        fuse_bn: Whether BatchNorms behind other convolutions are merged too, as for
+        fuse_bn: True to merge BatchNorms behind other convolutions too, as for
             deployment. Those of target layers always are.
-        verify: Whether to compare the result with the wrapped model, its dropped
+        verify: True to compare the result with the wrapped model, its dropped
             rows set to zero, on random inputs. A number is the largest difference
             to accept, relative to the outputs' scale.
-        return_report: Whether to return `(model, report)`.
+        return_report: True to return `(model, report)`.
 
     Example:
 
@@ -95,7 +95,7 @@ def convert(
 
 
 class UnfinishedWarning(UserWarning):
-    """A model was converted that has not forgotten what it was to forget."""
+    """Warns that a model was converted before it had forgotten all masked rows."""
 
 
 def _warn_unfinished(left: Unforgotten, report: ConversionReport) -> None:

@@ -1,4 +1,4 @@
-"""What a conversion did, for people and for programs."""
+"""The report of a conversion, for people and for programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class LayerChange:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What `resrep_tf.convert` did.
+    """The changes that `resrep_tf.convert` made.
 
     Attributes:
         layers: The layers with kernels, in graph order.
@@ -44,12 +44,12 @@ class ConversionReport:
         kept: For each reason, how many channels stayed because dropping them would
             not have been exact.
         structure: For each compactor's first target layer, whether each row stayed:
-            what `resrep_tf.convert` takes as `keep`.
+            `resrep_tf.convert` takes this as `keep`.
         difference: The largest difference between the converted model and the
             wrapped one with its dropped rows set to zero, relative to the outputs'
             scale, on random inputs. None if not verified.
         damage: The same between the wrapped model as it is and with its dropped
-            rows set to zero: what dropping rows that are not zero yet costs.
+            rows set to zero: the cost of dropping rows that are not zero yet.
     """
 
     layers: tuple[LayerChange, ...]
@@ -111,7 +111,7 @@ class ConversionReport:
 
 
 def read_structure(report: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:
-    """The `structure` of a report that was made by `to_dict`."""
+    """Returns the `structure` of a report that was made by `to_dict`."""
     return {
         name: tuple(row == "1" for row in rows)
         for name, rows in report["structure"].items()

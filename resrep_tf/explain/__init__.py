@@ -1,4 +1,4 @@
-"""What can be pruned and why not; also `python -m resrep_tf.explain`."""
+"""Explains what can be pruned; also `python -m resrep_tf.explain`."""
 
 from resrep_tf.explain.explanation import Explanation, count_flops, explain
 

@@ -1,4 +1,4 @@
-"""The explanation command: what can be pruned in a model, and why not the rest."""
+"""The explanation command: lists the layers that can be pruned, and why others not."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ Says of every layer of a model whether it can be pruned, and if not, why:
   python -m resrep_tf.explain --model=my.keras
   python -m resrep_tf.explain --arch=resnet50
 """
-# What networks of keras.applications are explained for unless told otherwise.
+# Networks of keras.applications are built for these unless flags say otherwise.
 CLASSES, INPUT_SHAPE = 1000, (224, 224, 3)
 
 

@@ -1,4 +1,4 @@
-"""Says of every layer whether it can be pruned, and if not, why."""
+"""Explains for every layer if it can be pruned, and why not."""
 
 import dataclasses
 import textwrap
@@ -47,7 +47,7 @@ class LayerExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What can be pruned in a model; `print` it, or look into `layers`.
+    """The layers of a model that can be pruned; `print` it, or read `layers`.
 
     Attributes:
         model: The model's name.

@@ -1,4 +1,4 @@
-"""What becomes of pruned channels, and where they could not be dropped exactly.
+"""Follows pruned channels, and finds where they could not be dropped exactly.
 
 A pruned channel is a constant where it is removed. Following operations may make
 another constant of it, and where a kernel reads it, that constant goes into the

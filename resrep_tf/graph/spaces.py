@@ -1,4 +1,4 @@
-"""Channel spaces: the channels that live and die together, and who makes them."""
+"""Channel spaces: channels that live and die together, and the layers making them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

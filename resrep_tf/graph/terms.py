@@ -1,4 +1,4 @@
-"""What operations cost, as products of widths.
+"""The cost of operations, as products of widths.
 
 One FLOP is one multiply-add (MAC) throughout the library. The MACs of an operation
 are a constant times the widths of the channel axes it works on, so a network is a

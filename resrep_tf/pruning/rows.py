@@ -1,4 +1,4 @@
-"""Which rows of compactors go, and which of those that should are not zero yet."""
+"""Rows of compactors: those that go, and masked ones that are not forgotten."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -62,7 +62,7 @@ def kept_rows(
 
 
 def removed_by(graph: ChannelGraph, rows: Rows) -> dict[int, np.ndarray]:
-    """Returns what `surgery.decide` is to know of compactors: dropped rows are zero."""
+    """Returns what `surgery.decide` takes: a zero for each row that is dropped."""
     return {
         id(call): np.where(rows[call.op], np.nan, 0.0)
         for call in graph.calls.values()

@@ -1,4 +1,4 @@
-"""What the library knows about layer types: one rule per type, nowhere else."""
+"""All knowledge about layer types: one rule for each type, and nowhere else."""
 
 # The rule modules register themselves when imported.
 from resrep_tf.rules import channelwise, joins, kernels, shapes  # noqa: F401

@@ -1,4 +1,4 @@
-"""Which activation functions act on every element alone."""
+"""Activation functions that act on every element alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -108,7 +108,7 @@ class ChannelAxis:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """What a rule found out about the channels of one call.
+    """The channels of one call's outputs, as a rule has found them.
 
     Args:
         outputs: The channels of each output.
@@ -147,7 +147,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Keeps:
-    """Which channels of a call stay, and what the dropped ones were.
+    """The channels of a call that stay, and the constants that the others were.
 
     Args:
         inputs: Per input, a boolean per channel.
@@ -168,7 +168,7 @@ class Keeps:
 
 
 class Rule:
-    """What the library knows about one type of operation; see the module's text.
+    """All knowledge about one type of operation; see the module's text.
 
     This base treats the operation as opaque: its output is new, whatever it
     touches stays, and nothing about it changes.

@@ -1,4 +1,4 @@
-"""What a kernel absorbs: operations directly behind it, each of them in a role.
+"""Roles in which operations are merged into the kernel directly before them.
 
 A rule says with `role` what its operation can be merged as, and a rule of a layer with
 a kernel says with `absorbs` which roles it takes, in their order. All that merges
@@ -19,7 +19,7 @@ AFFINE, MATRIX, ACTIVATION = ROLES = ("affine", "matrix", "activation")
 
 @dataclass(frozen=True)
 class Fusion:
-    """What is merged into a kernel.
+    """The operations that are merged into a kernel, as numbers.
 
     With y the kernel's output, the merged layer computes
     `activation((y * scale + shift) @ matrix)`: a BatchNorm gives `scale` and

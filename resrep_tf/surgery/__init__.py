@@ -1,1 +1,1 @@
-"""Exact rewriting of models: what can go, and the narrower copy."""
+"""Exact rewriting of models: the channels that can go, and the narrower copy."""

@@ -17,7 +17,7 @@ from resrep_tf.graph.propagation import Facts
 
 @dataclass(frozen=True)
 class Dropping:
-    """Which channels of a graph go.
+    """The channels of a graph that go, and those that have to stay.
 
     Args:
         keep: A boolean for each channel of the graph.

@@ -88,7 +88,7 @@ class Narrower(Rebuilder):
 
     @cached_property
     def _absorbed(self) -> dict[int, dict[str, Call]]:
-        """What is merged into operations, by their ids."""
+        """For each operation that absorbs some, the merged ones; by id."""
         found = {}
         for calls in self.graph.calls_by_op():
             if calls[0].rule.absorbs(calls[0]):
