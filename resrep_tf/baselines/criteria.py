@@ -43,7 +43,7 @@ class Evidence:
         model: The trained model.
         data: Batches of (inputs, targets), if given.
         loss: The loss, if given or compiled.
-        seed: For chance.
+        seed: Decides the scores of `random`.
     """
 
     model: keras.Model

@@ -112,13 +112,13 @@ def minimal_structure(
         # A vector suffices: rows are kept or not, never mixed.
         pruner = wrap(model, targets, compactor=VECTOR)
         norms = criteria.score(model, "l2", targets) if scores is None else {}
-    scores = _by_compactor(pruner, norms if scores is None else scores)
+    ranked = _by_compactor(pruner, norms if scores is None else scores)
     judge = _Judge(pruner, data, batch_size)
     rows = {c: np.ones(c.width, bool) for c in pruner.compactors}
     original = judge.count(rows)
     judge.reorder(rows)
     search = _Search(judge, rows, original, min_width, max_evaluations, verbose)
-    proven = search.run(_ordered(scores))
+    proven = search.run(_ordered(ranked))
     keep = np.ones(pruner.graph.num_channels, bool)
     for channels, kept in zip(pruner.compactor_channels(), rows.values(), strict=True):
         keep[channels] = kept
@@ -210,7 +210,8 @@ class _Search:
         self, queue: deque[tuple[Compactor, int]], most: int
     ) -> list[tuple[Compactor, int]]:
         """Returns the next rows, as far as their layers have rows to spare."""
-        chunk, taken = [], Counter()
+        chunk: list[tuple[Compactor, int]] = []
+        taken: Counter[Compactor] = Counter()
         for compactor, row in queue:
             spare = self._rows[compactor].sum() - self._min_width - taken[compactor]
             if len(chunk) == most or spare <= 0:

@@ -165,7 +165,9 @@ class ChannelSelection(keras.callbacks.Callback):
         """Returns whether masks do not change any more."""
         # Both sides rounded alike: the model's is a float32.
         removed = np.float32(number(self.model.state.flops_removed))
-        return self.schedule.auto and removed >= np.float32(self.constraints.target)
+        return self.schedule.auto and bool(
+            removed >= np.float32(self.constraints.target)
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         # Up to date also if the last batch was followed by a selection.

@@ -146,7 +146,7 @@ class Compactor(keras.layers.Layer):
 
     @classmethod
     def attach(cls, model: keras.Model) -> None:
-        """Is called once for a model that has compactors of this class."""
+        """Prepares the compactors of this class, once, when their model exists."""
 
     @staticmethod
     def usual_momentum(optimizer: keras.Optimizer) -> float:

@@ -179,8 +179,6 @@ def make_plan(
         rates=rates_of_steps(learning_rate, int(total_steps)),
         flops_target=float(flops_target),
     )
-    warmup = schedule.warmup(task.total_steps, None)
-    schedule = dataclasses.replace(schedule, warmup_steps=warmup)
     plan = _predict(task, schedule)
     if plan.fits:
         return plan
@@ -200,7 +198,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
     """Works out what follows from the constants, and says what is wrong with them."""
     plan = Plan(
         total_steps=task.total_steps,
-        warmup_steps=int(schedule.warmup_steps),
+        warmup_steps=schedule.warmup(task.total_steps, None),
         interval=int(schedule.interval),
         step=int(schedule.step),
         masked_strength=float(schedule.strength),
@@ -296,7 +294,7 @@ def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
 def _derive(task: _Task, schedule: Schedule) -> Plan:
     """Predicts the run with constants changed so that they fit, if any do."""
     rows, total = task.rows, task.total_steps
-    warmup = min(schedule.warmup_steps, round(_WARMUP * total))
+    warmup = min(schedule.warmup(total, None), round(_WARMUP * total))
     window = max(0, math.floor(_SELECTED * total) - warmup)
     interval, step = _pace(rows, window, schedule.interval, schedule.step)
     reached = warmup + (math.ceil(rows / step) - 1) * interval

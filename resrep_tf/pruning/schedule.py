@@ -14,7 +14,7 @@ AUTO, PAPER = KINDS = ("auto", "paper")
 
 @dataclass(frozen=True)
 class Schedule:
-    """When channels are selected, and how strongly masked ones are pulled to zero.
+    """The constants of selecting channels, and of pulling masked ones to zero.
 
     The defaults are the paper's constants (Sect. 4.1), but for `kind` and `snap`:
     with these two, a run of any length forgets what it masks.

@@ -46,7 +46,7 @@ class Constraints:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Which compactor rows to forget.
+    """The compactor rows to forget, as masks.
 
     Attributes:
         masks: One float32 array for each compactor, 1 for rows to keep and 0 for

@@ -51,5 +51,5 @@ class State:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All of them."""
+        """All weights of the state."""
         return [getattr(self, field.name) for field in dataclasses.fields(self)]

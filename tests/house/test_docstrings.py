@@ -81,7 +81,7 @@ def test_there_are_examples():
     }
 
 
-@pytest.mark.parametrize("code", examples())
+@pytest.mark.parametrize("code", list(examples()))
 def test_an_example_does_what_it_says(code, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "report.json" in code:
