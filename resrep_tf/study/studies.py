@@ -7,7 +7,7 @@ command.
 import dataclasses
 from collections.abc import Sequence
 
-from resrep_tf.train.train_flags import MINIMAL
+from resrep_tf.train.settings import MINIMAL
 
 # The strengths of the paper's Lasso on kernels (Sect. 4.3), and the one whose training
 # it looks into.

@@ -18,13 +18,13 @@ from resrep_tf import models
 from resrep_tf.baselines import ablation, criteria, minimal
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import blame
+from resrep_tf.cli.unforgotten import unforgotten
 from resrep_tf.convert.report import LayerChange
 from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer
-from resrep_tf.train.settings import Settings
+from resrep_tf.train.settings import MINIMAL, Settings
 from resrep_tf.train.snapshots import Snapshots
-from resrep_tf.train.train_flags import MINIMAL
 from resrep_tf.train.training import Trainer
 
 # How many batches a criterion looks at that needs data.
@@ -222,7 +222,7 @@ class ResRep(Method):
         )
         print(conversion)
         if not settings.drop_masked:
-            print(leftover(pruner, settings.epsilon), end="")
+            print(unforgotten(pruner, settings.epsilon), end="")
         return Outcome(slim, conversion, plan if settings.reset else None)
 
 
@@ -307,25 +307,4 @@ def _difference(before: keras.Model, after: keras.Model) -> resrep_tf.Conversion
         rows_dropped=0,
         largest_norm_dropped=0.0,
         kept={},
-    )
-
-
-def leftover(pruner: Any, epsilon: float) -> str:
-    """Says what to do about masked rows that are not forgotten; empty if all are."""
-    masked, left, largest = 0, 0, 0.0
-    for compactor in pruner.compactors:
-        norms = np.asarray(compactor.row_norms())
-        rows = np.asarray(compactor.mask) < 0.5
-        masked += int(rows.sum())
-        left += int((rows & (norms >= epsilon)).sum())
-        largest = max(largest, float(norms[rows].max(initial=0.0)))
-    if not left:
-        return ""
-    return (
-        f"NOTE: {left:,} of {masked:,} masked channels are not forgotten yet (norm up "
-        f"to {largest:.2g}, epsilon {epsilon:g}), so they stay and less is removed "
-        "than was asked for. Train for longer (`--epochs`), let the constants fit the "
-        "run (`--schedule=auto`), set rows to zero when they are near it (`--snap`), "
-        "or remove them as they are, at some loss: `--drop_masked`, or for this run "
-        "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
     )

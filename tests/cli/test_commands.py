@@ -24,7 +24,7 @@ from resrep_tf.evaluate import command as evaluate
 from resrep_tf.evaluate import latency
 from resrep_tf.explain import command as explain
 from resrep_tf.study import command as study
-from resrep_tf.train import pipeline, settings, train_flags
+from resrep_tf.train import pipeline, settings
 from resrep_tf.train.loop import build_state
 from resrep_tf.train.table import Figures, table
 
@@ -55,7 +55,10 @@ def saved(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--flops_target=1.5"], "`--flops_target` is the fraction of FLOPs to remove"),
+        (
+            ["--flops_target=1.5"],
+            "`--flops_target` is the fraction of the FLOPs to remove",
+        ),
         (["--flops_target=0"], "`--flops_target`"),
         (["--flops_target=half"], "--flops_target=half"),
         (["--flop_target=0.5"], "Did you mean: flops_target?"),
@@ -168,7 +171,7 @@ def test_the_flagfile_gives_the_same_settings(saved, tmp_path, monkeypatch):
 
 def test_every_setting_is_a_documented_flag(capsys):
     names = {field.name for field in dataclasses.fields(settings.Settings)}
-    flags = train_flags.define()
+    flags = settings.flag_set()
     grouped = [name for group in flags.groups.values() for name in group]
     assert names | {"recipe"} == set(grouped)
     assert len(grouped) == len(set(grouped))
@@ -178,7 +181,7 @@ def test_every_setting_is_a_documented_flag(capsys):
     printed = capsys.readouterr().out
     assert all(f"--{name} " in printed or f"]{name} " in printed for name in grouped)
     assert all(len(line) <= 88 for line in printed.splitlines())
-    assert all(flags.values[name].help for name in grouped)
+    assert all(flag.text for flag in flagset.declared(settings.Settings).values())
 
 
 def test_a_command_error_is_one_line_and_code_2(capsys, monkeypatch):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from resrep_tf import models
-from resrep_tf.cli import recipes
+from resrep_tf.cli import flagset, recipes
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.train import settings
 
@@ -137,7 +137,9 @@ def test_the_command_line_wins_wherever_the_recipe_stands(weights):
 
 def test_how_to_forget_is_nothing_to_methods_that_do_not():
     """Their runs are still those of a study whose recipe forgets in another way."""
-    changes = {name: object() for name in settings.FORGETTING}
+    names = flagset.marked(settings.Settings, settings.RESREP)
+    assert {"compactor", "schedule", "epsilon", "snapshot_epochs"} < set(names)
+    changes = {name: object() for name in names}
     for method, count in (("l2", 0), ("resrep", len(changes))):
         chosen, _ = settings.parse([f"--method={method}"])
         changed = dataclasses.replace(chosen, **changes)

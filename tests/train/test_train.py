@@ -17,11 +17,11 @@ from keras import layers
 import resrep_tf
 from resrep_tf import data
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.unforgotten import unforgotten
 from resrep_tf.convert import command as convert
 from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.evaluate import command as evaluate
 from resrep_tf.train import pipeline, training
-from resrep_tf.train.methods import leftover
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {
@@ -348,13 +348,13 @@ def test_without_epochs_only_the_base_is_made(flags, tmp_path):
 def test_masked_channels_that_are_left_are_named():
     pruner = resrep_tf.wrap(small_model())
     masks = [np.ones(c.width) for c in pruner.compactors]
-    assert leftover(pruner, 1e-5) == ""
+    assert unforgotten(pruner, 1e-5) == ""
     masks[0][:3] = 0
     pruner.set_masks(masks)
     kernel = np.array(pruner.compactors[0].kernel)
     kernel[:, 0] = 0
     pruner.compactors[0].kernel.assign(kernel)
-    note = leftover(pruner, 1e-5)
+    note = unforgotten(pruner, 1e-5)
     assert note.startswith("NOTE: 2 of 3 masked channels are not forgotten yet")
     for advice in ("--drop_masked", "--epochs", "--snap", "--schedule=auto"):
         assert advice in note
