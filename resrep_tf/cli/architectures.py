@@ -111,7 +111,7 @@ def build(
     with blame("arch"):
         if kind(arch) == "package":
             decay = {} if weight_decay is None else {"weight_decay": weight_decay}
-            model = models.build(arch, input_shape, classes, **(decay | options))
+            model = models.build(arch, input_shape, classes, **{**decay, **options})
         else:
             if kind(arch) == "keras":
                 model = _build_application(arch, input_shape, classes, options)
