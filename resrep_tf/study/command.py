@@ -9,9 +9,9 @@ import keras
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import FlagSet, flag
-from resrep_tf.study import study_report, trajectory
-from resrep_tf.study.studies import PRESETS, RECIPES, STUDIES, Case, cases
-from resrep_tf.study.study_results import Result
+from resrep_tf.study import report, trajectory
+from resrep_tf.study.cases import PRESETS, RECIPES, STUDIES, Case, cases
+from resrep_tf.study.results import Result
 from resrep_tf.train import pipeline, settings
 from resrep_tf.train.settings import Settings
 
@@ -142,9 +142,7 @@ class Study:
         traces = []
         if self.name == "trajectory":
             traces = [trajectory.trace(result) for result in results]
-        study_report.write(
-            self.folder / self.name, self.title, self.command, results, traces
-        )
+        report.write(self.folder / self.name, self.title, self.command, results, traces)
 
     def _run(self, seed: int) -> list[Result]:
         """Runs all methods with one seed."""

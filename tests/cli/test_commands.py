@@ -23,10 +23,10 @@ from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.evaluate import command as evaluate
 from resrep_tf.evaluate import latency
 from resrep_tf.explain import command as explain
+from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.study import command as study
 from resrep_tf.train import pipeline, settings
 from resrep_tf.train.loop import build_state
-from resrep_tf.train.table import Figures, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE, CLASSES = (8, 8, 1), 10
@@ -561,8 +561,8 @@ def test_an_output_that_cannot_be_written_is_noticed_first(
 
 
 def test_table_is_aligned():
-    before = Figures(2_000_000, 1000, 40_000, {1: 0.002, 32: 0.02}, 0.9, 1.0)
-    after = Figures(1_000_000, 400, 20_000, {1: 0.001, 32: 0.015}, 0.895, 1.0)
+    before = Measurements(2_000_000, 1000, 40_000, {1: 0.002, 32: 0.02}, 0.9, 1.0)
+    after = Measurements(1_000_000, 400, 20_000, {1: 0.001, 32: 0.015}, 0.895, 1.0)
     lines = table(before.to_dict(), after.to_dict()).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split()[-3:] == ["2,000,000", "1,000,000", "−50.0%"]
