@@ -39,8 +39,9 @@ class Phase:
         epochs: The epochs that it trains. Where it takes over from another phase,
             `range(12, 20)` trains epochs 13 to 20 on the data of these epochs.
         rate: The learning rate of the main optimizer.
-        make: Makes the model to train from the model before this phase (None for the
-            first one) and `rate`. Called in the strategy's scope.
+        make: Makes the model to train from the model before this phase (for the first
+            one, the network before all training) and `rate`. Called in the strategy's
+            scope.
         plain: Returns a model without replicas from the model before this phase and
             the trained one.
         file: The file of the run's folder that holds the trained model when the phase
@@ -51,6 +52,6 @@ class Phase:
     title: str
     epochs: range
     rate: Rate
-    make: Callable[[keras.Model | None, Rate], Ready]
-    plain: Callable[[keras.Model | None, keras.Model], keras.Model]
+    make: Callable[[keras.Model, Rate], Ready]
+    plain: Callable[[keras.Model, keras.Model], keras.Model]
     file: str | None = None

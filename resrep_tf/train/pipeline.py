@@ -88,6 +88,7 @@ class Job:
         settings: The settings of the run.
         trainer: Trains models, on all devices.
         method: Prunes.
+        network: The network before all training.
         base: The model to prune, unless it must be trained first.
         ready: The model of the method's first phase, where it was made of `base`.
     """
@@ -95,6 +96,7 @@ class Job:
     settings: Settings
     trainer: Trainer
     method: Method
+    network: keras.Model
     base: keras.Model | None = None
     ready: Ready | None = None
 
@@ -122,7 +124,8 @@ class Job:
             Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
             interruption,
         )
-        job = cls(settings, trainer, methods.make(settings, trainer))
+        method = methods.make(settings, trainer)
+        job = cls(settings, trainer, method, _build(settings, dataset))
         return job._tried() if settings.epochs else job
 
     def _tried(self) -> "Job":
@@ -132,11 +135,10 @@ class Job:
         is made again when all workers are there.
         """
         base = self._known_base()
-        model = base
-        if model is None:  # A stand-in: wrong flags show before hours of training.
-            model = self.build(self.settings.init_weights)
         first = self.method.phases()[0]
-        ready = first.make(model, first.rate)
+        # Without a base, the network shows too whether flags fit, before hours of
+        # training.
+        ready = first.make(self.network if base is None else base, first.rate)
         if base is None or self.trainer.workers.replicated:
             return self
         return dataclasses.replace(self, base=base, ready=ready)
@@ -214,30 +216,18 @@ class Job:
 
     # === Base ===
 
-    def build(self, weights: str | None = None) -> keras.Model:
-        """Returns the network, always with the same weights if none are given."""
-        keras.utils.set_random_seed(self.settings.seed)
-        return architectures.build(
-            self.settings.arch,
-            self.data.input_shape,
-            self.data.classes,
-            options=self.settings.arch_options,
-            weight_decay=self.settings.weight_decay,
-            init_weights=weights,
-        )
-
     def make_base(self) -> keras.Model:
         """Returns the model to prune: as given, or trained first."""
         base = self._known_base() if self.base is None else self.base
         if base is None:
-            base = self.trainer.run(self._base_phase(), None)
+            base = self.trainer.run(self._base_phase(), self.network)
         return base
 
     def _known_base(self) -> keras.Model | None:
         """Returns the model to prune; None if it must be trained first."""
         if not self.settings.base_epochs:
-            return self.build(self.settings.init_weights)
-        return self.trainer.finished(self._base_phase(), None)
+            return self.network
+        return self.trainer.finished(self._base_phase(), self.network)
 
     def _base_phase(self) -> Phase:
         settings = self.settings
@@ -258,16 +248,15 @@ class Job:
             file=output.BASE,
         )
 
-    def _compiled_base(self, before: None, rate: Rate) -> Ready:
-        base = self.build(self.settings.init_weights)
+    def _compiled_base(self, network: keras.Model, rate: Rate) -> Ready:
+        # Another one, so that what is saved has neither replicas nor an optimizer.
+        base = _build(self.settings, self.data)
         self.trainer.compile(base, rate)
         return Ready(base)
 
-    def _plain_base(self, before: None, trained: keras.Model) -> keras.Model:
-        # A fresh one, so that what is saved has no optimizer.
-        base = self.build()
-        base.set_weights(trained.get_weights())
-        return base
+    def _plain_base(self, network: keras.Model, trained: keras.Model) -> keras.Model:
+        network.set_weights(trained.get_weights())
+        return network
 
     def deployable(self, model: keras.Model) -> keras.Model:
         """Returns the model in float32, whatever precision it is trained in."""
@@ -279,6 +268,19 @@ class Job:
         """Returns the accuracy of a model on held-out images."""
         predict = accuracy.predictor(model)
         return accuracy.evaluate(predict, self.data, title, self.settings.eval_steps)
+
+
+def _build(settings: Settings, dataset: data.Dataset) -> keras.Model:
+    """Returns the network, always with the same weights if none are given."""
+    keras.utils.set_random_seed(settings.seed)
+    return architectures.build(
+        settings.arch,
+        dataset.input_shape,
+        dataset.classes,
+        options=settings.arch_options,
+        weight_decay=settings.weight_decay,
+        init_weights=settings.init_weights,
+    )
 
 
 def _check_replicas(settings: Settings, workers: Workers) -> None:

@@ -138,26 +138,26 @@ class Trainer:
 
     # === Phases ===
 
-    def finished(self, phase: Phase, before: keras.Model | None) -> keras.Model | None:
+    def finished(self, phase: Phase, before: keras.Model) -> keras.Model | None:
         """Returns the model after a phase that is over; None if it must be trained."""
         if phase.file is None or not (self.folder / phase.file).exists():
             return None
         trained = keras.models.load_model(self.folder / phase.file, compile=False)
         return phase.plain(before, trained)
 
-    def make(self, phase: Phase, before: keras.Model | None) -> Ready:
+    def make(self, phase: Phase, before: keras.Model) -> Ready:
         """Makes the model of a phase, with its replicas."""
         with self.workers.strategy.scope():
             return phase.make(before, phase.rate)
 
     def run(
-        self, phase: Phase, before: keras.Model | None, ready: Ready | None = None
+        self, phase: Phase, before: keras.Model, ready: Ready | None = None
     ) -> keras.Model:
         """Trains the model of a phase from its last checkpoint to the end.
 
         Args:
             phase: The phase.
-            before: The model before the phase, if there is one.
+            before: The model before the phase.
             ready: The phase's model, if it is made already.
 
         Returns:
