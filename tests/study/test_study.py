@@ -1,15 +1,12 @@
 """Studies: what is compared, that it is compared fairly, and what is written."""
 
-import contextlib
 import csv
-import io
 import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
 import resrep_tf
 from resrep_tf.cli import recipes
@@ -19,7 +16,9 @@ from resrep_tf.study import command as study
 from resrep_tf.study.results import Result, Summary, as_markdown
 from resrep_tf.surgery import slicing
 from resrep_tf.train import settings, snapshots
+from support import runs
 from support.browser import assert_fits_a_phone, browse, needs_chromium
+from support.runs import call, digits_network
 
 pytest.importorskip("matplotlib")
 from matplotlib.image import imread
@@ -27,21 +26,8 @@ from matplotlib.image import imread
 EPOCHS, TARGET = 3, 0.4
 
 
-def small_model():
-    inputs = keras.Input((8, 8, 1), name="image")
-    x = inputs
-    for index, width in enumerate((8, 12)):
-        x = layers.Conv2D(width, 3, padding="same", use_bias=False, name=f"c{index}")(x)
-        x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
-    outputs = layers.Dense(10, name="logits")(layers.Flatten()(x))
-    return keras.Model(inputs, outputs, name="small")
-
-
 def run(*arguments) -> str:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        study.run([str(argument) for argument in arguments])
-    return printed.getvalue()
+    return call(study.run, *arguments)
 
 
 def rows(path) -> list[dict[str, str]]:
@@ -53,10 +39,9 @@ def rows(path) -> list[dict[str, str]]:
 def flags(tmp_path_factory) -> list[str]:
     """A setting that takes seconds."""
     folder = tmp_path_factory.mktemp("study")
-    keras.utils.set_random_seed(0)
-    small_model().save(folder / "small.keras")
+    model = runs.save(folder / "small.keras", digits_network)
     return [
-        f"--arch={folder / 'small.keras'}",
+        f"--arch={model}",
         "--targets=internal",
         f"--flops_target={TARGET}",
         "--base_epochs=2",
@@ -83,7 +68,7 @@ def test_every_method_meets_the_target_within_a_channel(variants, folder):
     model = keras.models.load_model(folder / "runs" / "base-0" / "base.keras")
     whole = resrep_tf.count_flops(model)
     worth = 0
-    for name, width in (("c0", 8), ("c1", 12)):
+    for name, width in (("conv0", 8), ("conv1", 12)):
         less = slicing.slice_channels(model, {name: np.arange(width) > 0})
         worth = max(worth, whole - resrep_tf.count_flops(less))
     found = {row["method"]: row for row in rows(folder / "variants" / "results.csv")}
@@ -220,7 +205,7 @@ def test_the_trajectory_is_drawn(trajectory, folder):
 
 
 def test_snapshots_of_a_run_that_goes_on_are_kept(tmp_path):
-    model = small_model()
+    model = digits_network()
     first = model.get_weights()
     for _ in range(2):
         callback = snapshots.Snapshots(tmp_path, 2)
