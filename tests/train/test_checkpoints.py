@@ -10,6 +10,7 @@ import pytest
 from keras import layers
 
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.train import checkpoints
 from resrep_tf.train.checkpoints import (
     Checkpoint,
     Checkpoints,
@@ -69,6 +70,16 @@ def test_a_damaged_checkpoint_is_passed_over(store, damage):
     newest.write_bytes(damage(newest.read_bytes()))
     with pytest.warns(UserWarning, match="prune-000000003.npz cannot be read"):
         assert store.newest().position == Position(1, 2)
+
+
+def test_phases_are_in_their_own_order_not_in_that_of_the_alphabet(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "ORDER", ("prune", "base"))
+    store = Checkpoints(tmp_path, keep=2)
+    store.save(checkpoint(9), 9)
+    store.save(dataclasses.replace(checkpoint(1), phase="base"), 1)
+    assert store.newest().phase == "base"
 
 
 def test_pruning_is_newer_than_the_base(tmp_path):

@@ -73,6 +73,29 @@ def test_without_epochs_only_the_base_is_made(flags, tmp_path):
     assert not np.array_equal(fresh[0], trained[0])
 
 
+@pytest.mark.parametrize(
+    ("base_epochs", "wraps"),
+    # Where the base is trained, its first wrap shows only whether flags fit.
+    [(0, 1), (1, 2)],
+)
+def test_a_base_is_not_wrapped_more_often_than_needed(
+    flags, tmp_path, monkeypatch, base_epochs, wraps
+):
+    found, wrap = [], resrep_tf.wrap
+    monkeypatch.setattr(
+        resrep_tf, "wrap", lambda *args: found.append(wrap(*args)) or found[-1]
+    )
+    short = ["--epochs=1", "--steps_per_epoch=2", "--eval_steps=1", "--noexport"]
+    base = f"--base_epochs={base_epochs}"
+    call(pipeline.run, *flags, *short, base, f"--output={tmp_path}")
+    assert len(found) == wraps
+    # What was wrapped last is what was trained and saved.
+    saved = load(tmp_path / "pruner.keras")
+    assert int(found[-1].optimizer.iterations) == 2
+    for a, b in zip(found[-1].get_weights(), saved.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_masked_channels_that_are_left_are_named():
     pruner = resrep_tf.wrap(digits_network())
     masks = [np.ones(c.width) for c in pruner.compactors]
