@@ -5,7 +5,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -28,7 +28,7 @@ def kind(arch: str) -> str:
     return "package"
 
 
-def check(arch: str, options: dict[str, Any]) -> None:
+def check(arch: str, options: Mapping[str, Any]) -> None:
     """Raises if there is no such network, without building anything."""
     where = kind(arch)
     if where == "file":
@@ -87,7 +87,7 @@ def build(
     input_shape: tuple[int, int, int],
     classes: int,
     *,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     weight_decay: float | None = None,
     init_weights: str | None = None,
 ) -> keras.Model:
@@ -111,7 +111,7 @@ def build(
     with blame("arch"):
         if kind(arch) == "package":
             decay = {} if weight_decay is None else {"weight_decay": weight_decay}
-            model = models.build(arch, input_shape, classes, **(decay | options))
+            model = models.build(arch, input_shape, classes, **{**decay, **options})
         else:
             if kind(arch) == "keras":
                 model = _build_application(arch, input_shape, classes, options)
@@ -228,7 +228,7 @@ def _application(arch: str) -> Any:
 
 
 def _build_application(
-    arch: str, input_shape: tuple, classes: int, options: dict[str, Any]
+    arch: str, input_shape: tuple, classes: int, options: Mapping[str, Any]
 ) -> keras.Model:
     builder = _application(arch)
     accepted = inspect.signature(builder).parameters

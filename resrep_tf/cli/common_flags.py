@@ -1,53 +1,96 @@
 """Flags that several commands have: which model, which data."""
 
+import os
+from typing import Any
+
 from resrep_tf import data, models
-from resrep_tf.cli.flagset import FlagSet
+from resrep_tf.cli import architectures
+from resrep_tf.cli.flagset import flag
 
 
-def define_arch(flags: FlagSet, default: str) -> None:
-    flags.string(
-        "arch",
+def arch(more: str, **options: Any) -> Any:
+    """Declares `--arch`; its help ends with `more`."""
+    return flag(
         None,
         f"The network: {', '.join(models.names())}; keras:NAME for one of "
         "keras.applications, with fresh weights and logits as outputs; or the path of "
-        f"a .keras file, which brings its weights. {default}",
+        f"a .keras file, which brings its weights. {more}",
+        **options,
     )
-    flags.items(
-        "arch_options",
+
+
+def arch_options() -> Any:
+    """Declares `--arch_options`, which are read into a dictionary."""
+    return flag(
         [],
         "Further arguments of the network's builder, such as shortcut=projection or "
         "alpha=0.5.",
+        read=architectures.parse_options,
     )
 
 
-def define_weights(flags: FlagSet) -> None:
-    flags.string(
-        "init_weights",
+def init_weights(**options: Any) -> Any:
+    """Declares `--init_weights`."""
+    return flag(
         None,
         "Weights of the base: .keras, .weights.h5, or .safetensors with PyTorch's "
         "names.",
+        **options,
     )
 
 
-def define_data(flags: FlagSet, default: str) -> None:
-    flags.string(
-        "dataset",
+def dataset(more: str, **options: Any) -> Any:
+    """Declares `--dataset`; its help ends with `more`."""
+    return flag(
         None,
         f"The data: {', '.join(data.names())}, or any classification set of "
-        f"tensorflow-datasets. {default}",
+        f"tensorflow-datasets. {more}",
+        **options,
     )
-    flags.string(
-        "data_dir",
+
+
+def data_dir(**options: Any) -> Any:
+    """Declares `--data_dir`."""
+    return flag(
         None,
         "Where tensorflow-datasets keeps its sets. By default ~/tensorflow_datasets.",
+        **options,
     )
-    flags.switch(
-        "download", False, "Fetch and prepare a set that is not in --data_dir."
-    )
-    flags.integer(
-        "image_size",
+
+
+def download(**options: Any) -> Any:
+    """Declares `--download`."""
+    return flag(False, "Fetch and prepare a set that is not in --data_dir.", **options)
+
+
+def image_size() -> Any:
+    """Declares `--image_size`."""
+    return flag(
         None,
         "Height and width to bring images to. By default 224 for images of varying "
         "size; others stay as they are.",
         lower=1,
     )
+
+
+# === Paths ===
+
+
+def absolute(path: str) -> str:
+    """Returns a path that means the same in every folder."""
+    if "://" in path:  # An object store.
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def absolute_arch(arch: str) -> str:
+    """Returns `--arch` with an absolute path, if it is a path."""
+    return absolute(arch) if architectures.kind(arch) == "file" else arch
+
+
+def absolute_dataset(dataset: str) -> str:
+    """Returns `--dataset` with an absolute path, if it has a path."""
+    if not dataset.startswith(("folder:", "npz:")):
+        return dataset
+    prefix, _, path = dataset.partition(":")
+    return f"{prefix}:{absolute(path)}"

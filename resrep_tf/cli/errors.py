@@ -1,4 +1,4 @@
-"""Telling a user's mistake from a mistake of the program."""
+"""Errors of the user, as opposed to errors of the program."""
 
 import contextlib
 import re
@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 
 class CommandError(Exception):
-    """What the user can put right: shown as one line, without a stack trace."""
+    """A mistake that the user can put right: one line, without a stack trace."""
 
 
 @contextlib.contextmanager
 def blame(flag: str) -> Iterator[None]:
-    """Turns what the library says about a wrong value into an error of that flag.
+    """Turns the library's error about a wrong value into an error of that flag.
+
+    The text stays the library's own. Where it is about an argument of the same name,
+    the flag takes the argument's place in it; otherwise the flag is put before it.
 
     Only around code that does nothing but look at what the flag names, where these
     exceptions mean that the value is wrong.
@@ -20,10 +23,15 @@ def blame(flag: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError, ImportError) as error:
         message = " ".join(str(error).split())
-        raise CommandError(f"`--{flag}`: {message}") from error
+        if message.startswith(f"`{flag}`"):
+            message = message.replace(f"`{flag}`", f"`--{flag}`", 1)
+            message = message.replace(f"Received: {flag}=", f"Received: --{flag}=")
+        else:
+            message = f"`--{flag}`: {message}"
+        raise CommandError(message) from error
 
 
 def brief(error: Exception) -> str:
-    """What an error says, without TensorFlow's notes on where in its graph it was."""
+    """Returns an error's first line, without TensorFlow's notes on its graph."""
     text = re.sub(r"\{\{.*?\}\}|\[Op:.*?\]", "", str(error)).strip()
     return text.splitlines()[0].strip() if text else type(error).__name__

@@ -1,10 +1,18 @@
-"""Flags in groups: defined without global state, explained in a readable order."""
+"""Flags of a command, declared as the fields of a dataclass.
 
+A field says everything about its flag: default, help, bounds, and what its default
+depends on. So a new flag is a new field, and nothing else.
+"""
+
+import dataclasses
+import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from absl import flags
 
@@ -12,10 +20,96 @@ from resrep_tf.cli import recipes
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
 
+Settings = TypeVar("Settings")
+
 _HELP = ("--help", "-help", "-h", "--helpshort", "-helpshort", "--helpfull")
+_FLAG = "flag"  # The key of a field's metadata.
 
 
-class FlagSet:
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """The flag of a field; its type is that of the field.
+
+    Attributes:
+        default: The value if the flag is not given.
+        text: The help.
+        group: Starts a group of flags with this title, in the help and in flagfiles.
+        choices: The values that are possible, if only some are.
+        lower: The smallest possible value.
+        upper: The largest possible value.
+        positive: Whether the value must be larger than zero.
+        below: A number that the value must be less than.
+        fill: Returns the default where it depends on other flags; see `Values`.
+        clean: Returns the value in a form that means the same in every folder.
+        read: Returns the field's value from the flag's value.
+        written: Whether flagfiles have the flag.
+        mark: What else the command knows about the flag; see `marked`.
+    """
+
+    default: Any
+    text: str
+    group: str | None = None
+    choices: Sequence[str] | None = None
+    lower: float | None = None
+    upper: float | None = None
+    positive: bool = False
+    below: float | None = None
+    fill: Callable[["Values"], Any] | None = None
+    clean: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] | None = None
+    written: bool = True
+    mark: str | None = None
+
+
+def flag(default: Any, text: str, **options: Any) -> Any:
+    """Declares a field of a settings class as a flag; see `Flag`."""
+    return dataclasses.field(metadata={_FLAG: Flag(default, text, **options)})
+
+
+def declared(settings: type) -> dict[str, Flag]:
+    """Returns the flags of a settings class by name, in their order."""
+    return {field.name: field.metadata[_FLAG] for field in dataclasses.fields(settings)}
+
+
+def marked(settings: type, mark: str) -> tuple[str, ...]:
+    """Returns the names of the flags that have this mark."""
+    found = declared(settings)
+    return tuple(name for name, flag in found.items() if flag.mark == mark)
+
+
+class Values(Mapping[str, Any]):
+    """The values of all flags, with every default filled in.
+
+    A default that depends on other flags is computed when it is first asked for, so
+    that the order of the flags does not matter.
+
+    Attributes:
+        given: The values before filling in: None where nothing is known.
+    """
+
+    def __init__(self, declared: Mapping[str, Flag], given: Mapping[str, Any]):
+        self.given = given
+        self._declared = declared
+        self._filled: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._filled:
+            value, flag = self.given[name], self._declared[name]
+            if value is None and flag.fill is not None:
+                value = flag.fill(self)
+            if value is not None and flag.clean is not None:
+                value = flag.clean(value)
+            self._filled[name] = value
+        return self._filled[name]
+
+    def __iter__(self):
+        return iter(self._declared)
+
+    def __len__(self):
+        return len(self._declared)
+
+
+class FlagSet(Generic[Settings]):
     """The flags of one command.
 
     They are absl's, but in a set of their own instead of the global one: the modules
@@ -24,80 +118,69 @@ class FlagSet:
 
     Args:
         usage: How the command is called, and what it does.
+        settings: A dataclass whose fields are declared with `flag`.
+        recipes: Whether `--recipe` is a flag of the command too.
     """
 
-    def __init__(self, usage: str):
+    def __init__(self, usage: str, settings: type[Settings], recipes: bool = False):
         self.usage = usage
-        self.values = flags.FlagValues()
         self.groups: dict[str, list[str]] = {}
+        self._settings = settings
+        self._declared = declared(settings)
+        self._absl = flags.FlagValues()
+        if recipes:
+            self._define("recipe", str, _RECIPE)
+        for field in dataclasses.fields(settings):
+            self._define(field.name, field.type, self._declared[field.name])
 
-    # === Defining ===
-
-    def group(self, title: str) -> None:
-        """Starts a group; the flags that follow belong to it."""
-        self.groups[title] = []
-
-    def string(self, name: str, default: str | None, text: str) -> None:
-        self._define(flags.DEFINE_string, name, default, text)
-
-    def integer(
-        self,
-        name: str,
-        default: int | None,
-        text: str,
-        lower: int | None = None,
-        upper: int | None = None,
-    ) -> None:
-        bounds = {"lower_bound": lower, "upper_bound": upper}
-        self._define(flags.DEFINE_integer, name, default, text, **bounds)
-
-    def number(
-        self, name: str, default: float | None, text: str, lower: float | None = None
-    ) -> None:
-        self._define(flags.DEFINE_float, name, default, text, lower_bound=lower)
-
-    def choice(
-        self, name: str, default: str | None, choices: Sequence[str], text: str
-    ) -> None:
-        self._define(flags.DEFINE_enum, name, default, list(choices), text)
-
-    def switch(self, name: str, default: bool, text: str) -> None:
-        self._define(flags.DEFINE_boolean, name, default, text)
-
-    def items(self, name: str, default: Sequence[str] | None, text: str) -> None:
-        self._define(flags.DEFINE_list, name, default, text)
-
-    def _define(self, define: Callable, name: str, *args: Any, **kwargs: Any) -> None:
-        define(name, *args, flag_values=self.values, **kwargs)
+    def _define(self, name: str, annotation: Any, flag: Flag) -> None:
+        if flag.group is not None:
+            self.groups[flag.group] = []
         list(self.groups.values())[-1].append(name)
+        arguments = [name, flag.default]
+        options: dict[str, Any] = {"flag_values": self._absl}
+        kind = _kind(annotation)
+        if flag.choices is not None:
+            kind = flags.DEFINE_enum
+            arguments.append(list(flag.choices))
+        elif kind in (flags.DEFINE_integer, flags.DEFINE_float):
+            options |= {"lower_bound": flag.lower, "upper_bound": flag.upper}
+        kind(*arguments, flag.text, **options)
 
     # === Parsing ===
 
-    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
+    def parse(self, arguments: Sequence[str]) -> Settings:
         """Reads a command line without the program's name.
-
-        Returns:
-            The flags' values by name.
 
         Raises:
             CommandError: If the command line is wrong.
             SystemExit: With code 0, after printing the help that was asked for.
         """
-        values, rest = self._parse(recipes.expand(arguments), known_only=False)
+        return self.resolve(arguments)[0]
+
+    def resolve(self, arguments: Sequence[str]) -> tuple[Settings, str]:
+        """Reads a command line, as `parse` does.
+
+        Returns:
+            The settings, and the text of a flagfile that gives the same ones anywhere.
+        """
+        given, rest = self._parse(recipes.expand(arguments), known_only=False)
         if rest:
             raise CommandError(
                 "Every argument must be a flag, `--name=value`. "
                 f"Received: {' '.join(rest)}"
             )
-        return values
+        values = Values(self._declared, given)
+        return self._read(values), self._flagfile(values)
 
-    def parse_known(self, arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-        """As `parse`, for commands that hand flags on to another one.
+    def parse_known(self, arguments: Sequence[str]) -> tuple[Settings, list[str]]:
+        """Reads a command line of which a part is for another command.
 
         Returns:
-            The flags' values by name, and the arguments that are not among them.
+            The settings, and the arguments that are not among the flags.
         """
-        return self._parse(arguments, known_only=True)
+        given, rest = self._parse(arguments, known_only=True)
+        return self._read(Values(self._declared, given)), rest
 
     def _parse(
         self, arguments: Sequence[str], known_only: bool
@@ -106,15 +189,27 @@ class FlagSet:
             print(self.help())
             raise SystemExit(0)
         try:
-            rest = self.values(["", *arguments], known_only=known_only)[1:]
+            rest = self._absl(["", *arguments], known_only=known_only)[1:]
         except flags.Error as error:
             message = " ".join(str(error).split()).replace(" ?", "?")
             raise CommandError(
                 f"{message} (All flags: --helpshort.) Received: {' '.join(arguments)}"
             ) from error
-        return self.values.flag_values_dict(), rest
+        return self._absl.flag_values_dict(), rest
+
+    def _read(self, values: Values) -> Settings:
+        found = {}
+        for name, flag in self._declared.items():
+            value = values[name]
+            if isinstance(value, float):
+                _check(name, value, flag)
+            found[name] = value if flag.read is None else flag.read(value)
+        return self._settings(**found)
+
+    # === Help and flagfiles ===
 
     def help(self) -> str:
+        """Returns the help: all flags in their groups."""
         width = min(88, max(60, shutil.get_terminal_size().columns))
         lines = [self.usage.strip(), ""]
         for title, names in self.groups.items():
@@ -125,7 +220,7 @@ class FlagSet:
         return "\n".join(lines)
 
     def _describe(self, name: str, width: int) -> list[str]:
-        flag = self.values[name]
+        flag = self._absl[name]
         head = f"  --[no]{name}" if flag.boolean else f"  --{name}"
         indent = " " * 26
         text = flag.help
@@ -138,20 +233,55 @@ class FlagSet:
             return [head, *_wrap(text, width, indent, indent)]
         return _wrap(text, width, head.ljust(26), indent)
 
-    # === Writing ===
-
-    def flagfile(self, values: dict[str, Any], leave_out: Sequence[str] = ()) -> str:
-        """The text of a flagfile that sets the given values, in groups."""
+    def _flagfile(self, values: Values) -> str:
         lines = []
         for title, names in self.groups.items():
             chosen = [
                 _serialise(name, values[name])
                 for name in names
-                if name not in leave_out and values[name] is not None
+                if name in self._declared
+                and self._declared[name].written
+                and values[name] is not None
             ]
             if chosen:
                 lines += [f"# {title}", *chosen, ""]
         return "\n".join(lines)
+
+
+# The flags of recipes are put in its place before a command line is read.
+_RECIPE = Flag(
+    None,
+    "A flagfile, or the name of one that comes with the package, such as "
+    "imagenet_resnet50_flops545. Flags on the command line win over it. "
+    "--flagfile means the same.",
+    group="Recipe",
+)
+
+
+def _kind(annotation: Any) -> Callable[..., Any]:
+    """Returns the function of absl that defines a flag for a field of this type."""
+    if isinstance(annotation, types.UnionType):
+        (annotation,) = set(typing.get_args(annotation)) - {type(None)}
+    kinds = {
+        bool: flags.DEFINE_boolean,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    return kinds.get(annotation, flags.DEFINE_list)
+
+
+def _check(name: str, value: float, flag: Flag) -> None:
+    """Raises if a number is out of its bounds; absl has checked `lower` and `upper`."""
+    what = None
+    if flag.positive and not 0 < value < math.inf:
+        what = "positive"
+    elif not math.isfinite(value):
+        what = "a finite number"
+    elif flag.below is not None and not value < flag.below:
+        what = f"at least {flag.lower} and less than {flag.below}"
+    if what is not None:
+        raise CommandError(f"`--{name}` must be {what}. Received: --{name}={value}")
 
 
 def _serialise(name: str, value: Any) -> str:

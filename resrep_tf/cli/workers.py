@@ -18,9 +18,9 @@ class Workers:
     """The processes of a run, as one of them sees it.
 
     Attributes:
-        strategy: How its model is replicated.
+        strategy: TensorFlow's strategy for replicas of the model.
         count: Number of processes.
-        index: Which of them this one is.
+        index: The number of this process.
     """
 
     strategy: tf.distribute.Strategy
@@ -38,12 +38,21 @@ class Workers:
         return self.strategy.num_replicas_in_sync
 
     @property
+    def replicated(self) -> bool:
+        """Whether variables are spread over replicas, even if there is only one."""
+        kinds = (
+            tf.distribute.MirroredStrategy,
+            tf.distribute.MultiWorkerMirroredStrategy,
+        )
+        return isinstance(self.strategy, kinds)
+
+    @property
     def local_replicas(self) -> int:
         """Number of replicas in this process."""
         return self.replicas // self.count
 
     def total(self, number: int) -> int:
-        """The sum of what all replicas say. All workers must call it."""
+        """Returns the sum of a number over all replicas. All workers must call it."""
         return int(self._add(tf.constant(number, tf.int64)))
 
     @cached_property
@@ -56,12 +65,15 @@ class Workers:
         return add
 
     def describe(self) -> str:
+        """Returns the number of replicas and processes in words."""
         processes = "" if self.count == 1 else f" in {self.count} processes"
         return f"{self.replicas} replicas{processes}"
 
 
 def start(name: str) -> Workers:
-    """Makes the strategy. Nothing may have been computed before with several workers.
+    """Makes the strategy.
+
+    With several workers, TensorFlow must not have computed anything before.
 
     Args:
         name: One of `STRATEGIES`.

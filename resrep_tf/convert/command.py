@@ -1,5 +1,6 @@
 """The conversion command: from a wrapped model to a plain, narrower one."""
 
+import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ import keras
 import resrep_tf
 from resrep_tf.cli import export, output
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.cli.flagset import FlagSet
+from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.pruning.schedule import Schedule
 
 USAGE = """
 Turns a wrapped model into a plain Keras model without its forgotten channels:
@@ -22,48 +24,48 @@ Turns a wrapped model into a plain Keras model without its forgotten channels:
 """
 
 
-def define() -> FlagSet:
-    """Makes the flags of the command."""
-    flags = FlagSet(USAGE)
-    flags.group("Files")
-    flags.string("pruner", None, "The wrapped model, a .keras file.")
-    flags.string(
-        "output",
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to convert, and how."""
+
+    pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
+    output: str | None = flag(
         None,
         "A new .keras file; or a new or empty folder for pruned.keras, saved_model, "
         "pruned.tflite and report.json.",
     )
-    flags.group("Conversion")
-    flags.number("epsilon", 1e-5, "Rows of smaller norm are removed.", lower=0)
-    flags.switch(
-        "drop_masked", False, "Remove masked channels even if not forgotten yet."
+    epsilon: float = flag(
+        Schedule().epsilon,
+        "Rows of smaller norm are removed.",
+        group="Conversion",
+        lower=0,
     )
-    flags.switch("fuse_bn", True, "Merge all BatchNorms, as for deployment.")
-    return flags
+    drop_masked: bool = flag(False, "Remove masked channels even if not forgotten yet.")
+    fuse_bn: bool = flag(True, "Merge all BatchNorms, as for deployment.")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
-    values = define().parse(arguments)
+    settings = FlagSet(USAGE, Settings).parse(arguments)
     for name in ("pruner", "output"):
-        if not values[name]:
+        if not getattr(settings, name):
             raise CommandError(f"`--{name}` must be given. Received: no --{name}")
-    target = _target(values["output"])
+    target = _target(settings.output)
     output.check(target.parent if target.suffix == ".keras" else target)
-    pruner = _load(values["pruner"])
+    pruner = _load(settings.pruner)
     with blame("pruner"), warnings.catch_warnings():
         # The note below says the same in the words of the command's flags.
         warnings.simplefilter("ignore", UnfinishedWarning)
         slim, report = resrep_tf.convert(
             pruner,
-            epsilon=values["epsilon"],
-            drop_masked=values["drop_masked"],
-            fuse_bn=values["fuse_bn"],
+            epsilon=settings.epsilon,
+            drop_masked=settings.drop_masked,
+            fuse_bn=settings.fuse_bn,
             return_report=True,
         )
     print(report)
-    left = unforgotten(pruner, values["epsilon"])
-    if left and not values["drop_masked"]:
+    left = unforgotten(pruner, settings.epsilon)
+    if left and not settings.drop_masked:
         print(
             f"NOTE: {left} Train for longer, or remove them as they are, at some loss: "
             "`--drop_masked`."

@@ -1,14 +1,14 @@
 """The evaluation command: accuracy and latency of a model."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from resrep_tf import data
-from resrep_tf.cli import architectures
-from resrep_tf.cli.common_flags import define_arch, define_data, define_weights
+from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.cli.flagset import FlagSet
-from resrep_tf.evaluate import accuracy as evaluation
-from resrep_tf.evaluate import latency
+from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.evaluate import accuracy, latency
 
 USAGE = """
 Measures the accuracy and the latency of a model:
@@ -18,67 +18,75 @@ Measures the accuracy and the latency of a model:
 """
 
 
-def define() -> FlagSet:
-    """Makes the flags of the command."""
-    flags = FlagSet(USAGE)
-    flags.group("Model")
-    flags.string(
-        "model", None, "A .keras or .tflite file, or the folder of a SavedModel."
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What to evaluate, and on what."""
+
+    model: str | None = flag(
+        None,
+        "A .keras or .tflite file, or the folder of a SavedModel.",
+        group="Model",
     )
-    define_arch(flags, "Instead of --model, with --init_weights.")
-    define_weights(flags)
-    flags.group("Data")
-    define_data(flags, "Its held-out images are evaluated.")
-    flags.integer("batch_size", 100, "Images in a batch.", lower=1)
-    flags.integer("eval_steps", None, "Evaluate on so many batches only.", lower=1)
-    flags.switch("latency", True, "Measure the latency too.")
-    return flags
+    arch: str | None = common_flags.arch("Instead of --model, with --init_weights.")
+    arch_options: Mapping[str, Any] = common_flags.arch_options()
+    init_weights: str | None = common_flags.init_weights()
+    dataset: str | None = common_flags.dataset(
+        "Its held-out images are evaluated.", group="Data"
+    )
+    data_dir: str | None = common_flags.data_dir()
+    download: bool = common_flags.download()
+    image_size: int | None = common_flags.image_size()
+    batch_size: int = flag(100, "Images in a batch.", lower=1)
+    eval_steps: int | None = flag(None, "Evaluate on so many batches only.", lower=1)
+    latency: bool = flag(True, "Measure the latency too.")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
-    values = define().parse(arguments)
-    if (values["model"] is None) == (values["arch"] is None):
-        raise CommandError(
-            "`--model`, or `--arch` with `--init_weights`, must be given, not both. "
-            f"Received: --model={values['model']} --arch={values['arch']}"
-        )
-    if values["dataset"] is None:
-        raise CommandError("`--dataset` must be given. Received: no --dataset")
-    if values["arch"] is not None:
-        options = architectures.parse_options(values["arch_options"])
-        architectures.check(values["arch"], options)
-        if values["init_weights"] is None and architectures.kind(values["arch"]) != (
-            "file"
-        ):
-            raise CommandError(
-                "`--init_weights` must be given with `--arch`: fresh weights classify "
-                "nothing. Received: no --init_weights"
-            )
+    settings = FlagSet(USAGE, Settings).parse(arguments)
+    _check(settings)
     with blame("dataset"):
         dataset = data.load(
-            values["dataset"],
-            batch_size=values["batch_size"],
-            image_size=values["image_size"],
-            data_dir=values["data_dir"],
-            download=values["download"],
+            settings.dataset,
+            batch_size=settings.batch_size,
+            image_size=settings.image_size,
+            data_dir=settings.data_dir,
+            download=settings.download,
         )
-    if values["model"] is not None:
-        name = values["model"]
-        predict = evaluation.load_predictor(name, dataset)
+    name = settings.model or settings.arch
+    if settings.model is not None:
+        predict = accuracy.load_predictor(settings.model, dataset)
     else:
-        name = values["arch"]
         model = architectures.build(
-            name,
+            settings.arch,
             dataset.input_shape,
             dataset.classes,
-            options=options,
-            init_weights=values["init_weights"],
+            options=settings.arch_options,
+            init_weights=settings.init_weights,
         )
-        predict = evaluation.predictor(model)
-    scores = evaluation.evaluate(predict, dataset, name, values["eval_steps"])
+        predict = accuracy.predictor(model)
+    scores = accuracy.evaluate(predict, dataset, name, settings.eval_steps)
     print(f"{name}: {scores}")
-    if values["latency"]:
+    if settings.latency:
         seconds = latency.measure({name: predict}, dataset.input_shape)[name]
         for batch, time in seconds.items():
             print(f"latency, batch {batch}: {1e3 * time:.2f} ms")
+
+
+def _check(settings: Settings) -> None:
+    """Raises if flags are missing or exclude each other."""
+    if (settings.model is None) == (settings.arch is None):
+        raise CommandError(
+            "`--model`, or `--arch` with `--init_weights`, must be given, not both. "
+            f"Received: --model={settings.model} --arch={settings.arch}"
+        )
+    if settings.dataset is None:
+        raise CommandError("`--dataset` must be given. Received: no --dataset")
+    if settings.arch is None:
+        return
+    architectures.check(settings.arch, settings.arch_options)
+    if settings.init_weights is None and architectures.kind(settings.arch) != "file":
+        raise CommandError(
+            "`--init_weights` must be given with `--arch`: fresh weights classify "
+            "nothing. Received: no --init_weights"
+        )

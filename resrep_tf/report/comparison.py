@@ -1,10 +1,35 @@
-"""Two models against each other, in words and figures for people."""
+"""Two models compared, in numbers for people."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """The size, speed and accuracy of a model.
+
+    Attributes:
+        flops: Multiply-adds.
+        params: Parameters.
+        bytes: Size of its .keras file.
+        latency: Seconds of a call, by batch size.
+        accuracy: Share of the held-out images that it classifies correctly.
+        top5_accuracy: Share whose class is among its first five.
+    """
+
+    flops: int
+    params: int
+    bytes: int
+    latency: dict[int, float]
+    accuracy: float
+    top5_accuracy: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns plain, JSON-compatible values."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -12,11 +37,11 @@ class Change:
     """One quantity of two models.
 
     Attributes:
-        label: What it is, with its unit.
-        before: Its value in the first model, in words.
+        label: Its name, with the unit.
+        before: Its value in the first model, as text.
         after: Its value in the second model.
-        change: By how much it changed.
-        better: Whether that is for the better; None if nothing changed.
+        change: The difference, as text.
+        better: Whether the second model is better; None if nothing changed.
     """
 
     label: str
@@ -27,12 +52,11 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Compares what `report.json` has under `before` and `after`.
+    """Returns the change of each quantity that was measured.
 
     Args:
-        before: `flops`, `params`, `bytes`, `latency` (seconds by batch size),
-            `accuracy` and `top5_accuracy` of a model; those that are missing are left
-            out.
+        before: The `Measurements` of a model as a dictionary, as in `report.json`;
+            some may be missing.
         after: The same of another model.
     """
     rows = []
@@ -71,8 +95,31 @@ def _less(left: float, right: float) -> bool | None:
 
 
 def signed(value: float, decimals: int, unit: str) -> str:
-    """A number with its sign: `+1.5%`, `−0.4 points`, `±0 points`."""
+    """Returns a number with its sign: `+1.5%`, `−0.4 points`, `±0 points`."""
     text = f"{abs(value):.{decimals}f}{unit}"
     if not round(abs(value), decimals):
         return f"±0{unit}"
     return f"{'+' if value > 0 else MINUS}{text}"
+
+
+def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Returns the changes between two models as text in aligned columns.
+
+    Args:
+        before: The `Measurements` of a model as a dictionary.
+        after: The same of another model.
+    """
+    rows = [("", "before", "after", "change")]
+    rows += [
+        (change.label, change.before, change.after, change.change)
+        for change in changes(before, after)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        row[0].ljust(widths[0])
+        + "".join(
+            f"  {cell.rjust(width)}"
+            for cell, width in zip(row[1:], widths[1:], strict=True)
+        )
+        for row in rows
+    )

@@ -4,40 +4,53 @@ Every function returns a `matplotlib.figure.Figure`; `save` writes it as PNG and
 byte for byte the same each time. Nothing touches pyplot or its global state.
 """
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resrep_tf.report.plotting import (  # noqa: F401
+from resrep_tf.report.plotting import (
     BLUE,
     COLUMN,
     INK,
     PAGE,
     SHADE,
-    VERMILLION,
     legend,
     look,
     new_figure,
     note,
+    over_epochs,
     percent,
     plain,
     save,
     styled,
     whole_numbers,
 )
+from resrep_tf.report.progress_figures import curves, norms, progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "LayerWidth",
+    "Pair",
+    "Point",
+    "accuracies",
+    "curves",
+    "magnitudes",
+    "norms",
+    "progress",
+    "recovery",
+    "save",
+    "tradeoff",
+    "widths",
+]
+
 # More layers than this have no room for their names.
 MOST_NAMES = 30
-# More lines than this cannot be told apart.
-MOST_LINES = 60
 
 _STAGE = re.compile(r"stage\d+|conv\d+(?=_block)|block\d+(?=_)|layer\d+(?=[._])")
 
@@ -291,138 +304,6 @@ def _draw_pairs(
                 label=f"{prefix}{meaning}",
                 **{**look(number), "linestyle": style},
             )
-    _over_epochs(axes)
+    over_epochs(axes)
     legend(axes)
     return figure, axes
-
-
-def _over_epochs(axes: "Axes") -> None:
-    axes.set_xlabel("epoch")
-    axes.grid(axis="y")
-    whole_numbers(axes.xaxis)
-
-
-# === A run ===
-
-_QUANTITIES = {
-    "loss": "training loss",
-    "val_loss": "validation loss",
-    "accuracy": "training accuracy (%)",
-    "val_accuracy": "validation accuracy (%)",
-    "flops_removed": "FLOPs removed (%)",
-    "forgotten": "masked channels forgotten (%)",
-}
-
-
-@styled
-def curves(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]],
-    columns: Sequence[str] = ("loss", "val_accuracy"),
-) -> "Figure":
-    """Metrics by epoch, one panel for each column (Fig. 2 with several runs).
-
-    Args:
-        runs: For each run's name, its rows of `metrics.csv`. Cells may be text, and
-            may be empty.
-        columns: Which metrics.
-    """
-    figure = new_figure(COLUMN if len(columns) == 1 else PAGE, 2.5)
-    panels = figure.subplots(1, len(columns), squeeze=False)[0]
-    for axes, column in zip(panels, columns, strict=True):
-        for number, (name, rows) in enumerate(runs.items()):
-            known = [row for row in rows if row.get(column) not in (None, "")]
-            axes.plot(
-                [float(row["epoch"]) for row in known],
-                [float(row[column]) for row in known],
-                label=plain(name),
-                # A single epoch would be invisible as a line.
-                **look(number, markers=len(known) == 1),
-            )
-        label = _QUANTITIES.get(column, column.replace("_", " "))
-        if label.endswith("(%)"):
-            percent(axes.yaxis)
-        axes.set_ylabel(label)
-        _over_epochs(axes)
-    if len(runs) > 1:
-        legend(panels[0])
-    return figure
-
-
-@styled
-def progress(
-    rows: Sequence[Mapping[str, Any]], flops_target: float | None = None
-) -> "Figure":
-    """How pruning went: FLOPs of the masked channels, and how many are forgotten.
-
-    Args:
-        rows: Rows of `metrics.csv` with `epoch`, `flops_removed` and `forgotten`.
-        flops_target: Where `flops_removed` was to go.
-    """
-    figure = new_figure(COLUMN, 2.5)
-    axes = figure.subplots()
-    epochs = [float(row["epoch"]) for row in rows]
-    for number, (column, label) in enumerate(
-        [("flops_removed", "FLOPs masked"), ("forgotten", "masked and forgotten")]
-    ):
-        values = [float(row[column]) for row in rows]
-        axes.plot(epochs, values, label=label, **look(number, len(rows) == 1))
-    if flops_target is not None:
-        axes.axhline(flops_target, color=INK, linewidth=0.8, linestyle=":")
-        note(axes, "target", flops_target)
-    percent(axes.yaxis)
-    axes.set_ylim(-0.02, 1.04)
-    axes.set_ylabel("share (%)")
-    _over_epochs(axes)
-    legend(axes)
-    return figure
-
-
-@styled
-def norms(
-    steps: Sequence[float],
-    values: np.ndarray,
-    kept: Sequence[bool],
-    epsilon: float | None = None,
-    unit: str = "training step",
-) -> "Figure":
-    """How the norms of compactor rows went apart during training.
-
-    Args:
-        steps: When norms were taken.
-        values: One row for each of `steps`, with a norm for each compactor row.
-        kept: For each compactor row, whether it survived.
-        epsilon: The norm below which rows are dropped.
-        unit: What `steps` counts.
-    """
-    values, kept = np.asarray(values, float), np.asarray(kept, bool)
-    if values.shape != (len(steps), len(kept)):
-        raise ValueError(
-            f"`values` must be {len(steps)} steps by {len(kept)} rows. "
-            f"Received: values of shape {values.shape}"
-        )
-    figure = new_figure(COLUMN, 2.6)
-    axes = figure.subplots()
-    # Exact zeros have no place on a logarithmic axis; they stand at its foot.
-    floor = 0.1 * min(values[values > 0].min(initial=1.0), epsilon or 1.0)
-    for group, colour, label in [
-        (kept, BLUE, f"survive ({int(kept.sum()):,})"),
-        (~kept, VERMILLION, f"forgotten ({int((~kept).sum()):,})"),
-    ]:
-        rows = np.flatnonzero(group)
-        # Evenly spaced among their final norms, so that the spread is shown.
-        rows = rows[np.argsort(values[-1, rows], kind="stable")]
-        rows = rows[:: math.ceil(len(rows) / MOST_LINES) or 1]
-        lines = np.maximum(values[:, rows], floor)
-        alpha = float(np.clip(12 / max(len(rows), 1), 0.12, 0.8))
-        axes.plot(steps, lines, color=colour, linewidth=0.8, alpha=alpha)
-        axes.plot([], [], color=colour, label=label)
-    axes.set_yscale("log")
-    axes.minorticks_off()
-    if epsilon is not None:
-        axes.axhline(epsilon, color=INK, linewidth=0.8, linestyle=":")
-        note(axes, f"epsilon = {epsilon:g}", epsilon)
-    axes.set_xlabel(unit)
-    axes.set_ylabel("norm of a compactor row")
-    whole_numbers(axes.xaxis)
-    legend(axes)
-    return figure

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from resrep_tf.report.drawings import Drawing
+from resrep_tf.report.drawing import Drawing
 
 
 def page(
@@ -20,14 +20,14 @@ def page(
     sections: Iterable[tuple[str, str]],
     versions: Mapping[str, str] | None,
 ) -> str:
-    """A whole page.
+    """Returns a whole page.
 
     Args:
-        title: What it is about.
+        title: The title.
         subtitle: A sentence, as HTML.
-        headline: The figures that people look for first, as HTML.
+        headline: The numbers that people look for first, as HTML.
         sections: Titles and contents as HTML; empty ones are left out.
-        versions: What was used, by name.
+        versions: The versions of the software, by name.
     """
     template = resources.files("resrep_tf.report").joinpath("templates", "report.html")
     return string.Template(template.read_text(encoding="utf-8")).substitute(
@@ -52,7 +52,7 @@ def _footer(versions: Mapping[str, str]) -> str:
 
 
 def figures(drawings: Iterable[Drawing]) -> str:
-    """Figures with their captions."""
+    """Returns figures with their captions."""
     parts = []
     for number, drawing in enumerate(drawings, start=1):
         svg = drawing.inline(f"figure{number}")
@@ -74,6 +74,16 @@ def table(
     row_kinds: Sequence[str] | None = None,
     numbers: Sequence[int] = (1, 2, 3),
 ) -> str:
+    """Returns a table.
+
+    Args:
+        caption: Its caption.
+        titles: The titles of the columns.
+        rows: For each row its cells, as HTML.
+        kind: A CSS class of the table.
+        row_kinds: A CSS class for each row.
+        numbers: The columns that hold numbers.
+    """
     head = "".join(
         f'<th scope="col"{_class("number" if i in numbers else "")}>{text(title)}</th>'
         for i, title in enumerate(titles)
@@ -91,7 +101,7 @@ def table(
 
 
 def settings(values: Mapping[str, Any] | None) -> str:
-    """Names with their values."""
+    """Returns a list of names with their values."""
     if not values:
         return ""
     entries = (
@@ -110,12 +120,12 @@ def _value(value: Any) -> Any:
 
 
 def command(line: str | None) -> str:
-    """A command line, to be copied."""
+    """Returns a command line that can be copied."""
     return f"<pre><code>{text(line)}</code></pre>" if line else ""
 
 
 def scroll(content: str, label: str) -> str:
-    """A part that may be wider than a phone; it can be reached by keyboard."""
+    """Returns a part that may be wider than a phone, and scrolls by keyboard too."""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{text(label)}">'
         f"\n{content}\n</div>"
@@ -127,23 +137,26 @@ def _class(kind: str) -> str:
 
 
 def row_header(label: str) -> str:
+    """Returns the first cell of a row."""
     return f'<th scope="row">{text(label)}</th>'
 
 
 def number(value: Any, kind: str = "") -> str:
+    """Returns a cell with a number; `kind` is a CSS class."""
     return f"<td{_class(f'number {kind}'.strip())}>{text(value)}</td>"
 
 
 def names(found: Sequence[str], most: int = 12) -> str:
-    """Names as code, the first of them if there are many."""
+    """Returns names as code; of many names, the first `most`."""
     listed = ", ".join(f"<code>{text(name)}</code>" for name in found[:most])
     return listed + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
 def prose(words: str) -> str:
-    """Text in which names stand between backticks."""
+    """Returns text as HTML, with what is between backticks as code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", text(words))
 
 
 def text(value: Any) -> str:
+    """Returns a value as escaped text."""
     return html.escape(str(value))

@@ -1,4 +1,4 @@
-"""How figures look and how they are written; what they show is in `figures`."""
+"""The look of figures, and writing them to files."""
 
 import functools
 import io
@@ -95,7 +95,7 @@ def save(figure: "Figure", path: str | Path) -> tuple[Path, Path]:
 
 @styled
 def svg(figure: "Figure") -> str:
-    """A figure as the text of an SVG file."""
+    """Returns a figure as the text of an SVG file."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()
@@ -105,11 +105,12 @@ def svg(figure: "Figure") -> str:
 
 
 def new_figure(width: float, height: float) -> "Figure":
+    """Returns an empty figure; sizes are in inches."""
     return _matplotlib().figure.Figure((width, height), layout="constrained")
 
 
 def look(number: int, markers: bool = False) -> dict[str, Any]:
-    """How the series of this number is drawn: by colour, and by marker or dash."""
+    """Returns the colour, marker and dashes of the series of this number."""
     turn, place = divmod(number, len(COLOURS))
     return {
         "color": COLOURS[place],
@@ -119,12 +120,12 @@ def look(number: int, markers: bool = False) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Text that is not mathematics, even if there are dollars in it."""
+    """Returns text in which matplotlib takes no dollar for mathematics."""
     return text.replace("$", r"\$")
 
 
 def legend(axes: "Axes") -> None:
-    """A legend above the axes, where it hides nothing."""
+    """Puts a legend above the axes, where it hides nothing."""
     labels = axes.get_legend_handles_labels()[1]
     # About 0.055 inches a letter, and as much as seven letters for the line before it.
     letters = 7 + max(map(len, labels), default=0)
@@ -138,7 +139,7 @@ def legend(axes: "Axes") -> None:
 
 
 def note(axes: "Axes", text: str, height: float) -> None:
-    """A word above a horizontal line, at its right end."""
+    """Writes a text above a horizontal line, at its right end."""
     axes.annotate(
         text,
         (1, height),
@@ -152,11 +153,19 @@ def note(axes: "Axes", text: str, height: float) -> None:
 
 
 def percent(axis: Any) -> None:
-    """Shares from 0 to 1 as per cent, without the sign: that is in the label."""
+    """Shows shares from 0 to 1 as per cent; the sign is in the axis's label."""
     axis.set_major_formatter(lambda share, _: f"{round(100 * share, 3):g}")
 
 
 def whole_numbers(axis: Any) -> None:
+    """Puts ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def over_epochs(axes: "Axes") -> None:
+    """Makes the horizontal axis one of epochs."""
+    axes.set_xlabel("epoch")
+    axes.grid(axis="y")
+    whole_numbers(axes.xaxis)

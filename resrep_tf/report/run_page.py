@@ -9,7 +9,8 @@ from typing import Any
 
 from resrep_tf.report import html_page
 from resrep_tf.report.comparison import Change, changes, signed
-from resrep_tf.report.drawings import NO_FIGURES, draw
+from resrep_tf.report.drawing import NO_FIGURES
+from resrep_tf.report.run_drawings import draw
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -22,13 +23,13 @@ def render(
     settings: Mapping[str, Any] | None = None,
     command: str | None = None,
 ) -> str:
-    """The text of the HTML file.
+    """Returns the text of the HTML file.
 
     Args:
-        report: What is in `report.json`.
+        report: The content of `report.json`.
         metrics: The rows of `metrics.csv`; cells may be text.
-        explanation: `resrep_tf.explain(model).to_dict()`, for what could not be
-            pruned and why.
+        explanation: `resrep_tf.explain(model).to_dict()`, for the layers that
+            could not be pruned, and why.
         settings: The run's settings by name.
         command: The command that repeats the run.
 
@@ -62,7 +63,7 @@ def sections(
     metrics: Rows = (),
     explanation: Mapping[str, Any] | None = None,
 ) -> list[tuple[str, str]]:
-    """Titles and contents of what the page says about the run."""
+    """Returns titles and contents of the sections about the run."""
     return [
         (
             "Before and after",
@@ -85,7 +86,7 @@ def _subtitle(report: Mapping[str, Any]) -> str:
 
 
 def _headline(compared: Iterable[Change]) -> Iterable[str]:
-    """The figures that people look for first."""
+    """Returns the numbers that people look for first."""
     for change in compared:
         if change.label.startswith(("FLOPs", "parameters", "latency", "top-1")):
             number, _, unit = change.change.partition(" ")
@@ -155,7 +156,7 @@ def _layers(layers: Rows) -> str:
 
 
 def _stays(conversion: Mapping[str, Any], explanation: Mapping[str, Any] | None) -> str:
-    """Layers that cannot be pruned, by reason, and channels that had to stay."""
+    """Returns the layers that cannot be pruned, by reason, and channels that stay."""
     items = []
     reasons: dict[str, list[str]] = {}
     shared = []

@@ -8,10 +8,10 @@ import keras
 
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
-from resrep_tf.cli.flagset import FlagSet
-from resrep_tf.study import study_report, trajectory
-from resrep_tf.study.studies import PRESETS, RECIPES, STUDIES, Case, cases
-from resrep_tf.study.study_results import Result
+from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.study import report, trajectory
+from resrep_tf.study.cases import PRESETS, RECIPES, STUDIES, Case, cases
+from resrep_tf.study.results import Result
 from resrep_tf.train import pipeline, settings
 from resrep_tf.train.settings import Settings
 
@@ -27,34 +27,48 @@ Flags that are not listed here go to every training run; see
 """
 
 
-def define() -> FlagSet:
-    """Makes the flags of the command."""
-    flags = FlagSet(USAGE)
-    flags.group("Study")
-    flags.choice(
-        "study",
+def _read_seeds(values: Sequence[str]) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(value) for value in values)
+    except ValueError:
+        seeds = ()
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise CommandError(
+            "`--seeds` must be different numbers, such as 0,1,2. "
+            f"Received: --seeds={','.join(values)}"
+        )
+    return seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class Flags:
+    """The flags of the command; all others go to the training runs."""
+
+    study: str | None = flag(
         None,
-        STUDIES,
         "variants: Table 3 of the paper, baselines and variants of ResRep. ablation: "
         "Sect. 4.3, with and without Rep and Res. trajectory: Fig. 4, what pruning "
         "would cost at each epoch. criteria: other ways to choose channels.",
+        group="Study",
+        choices=STUDIES,
     )
-    flags.choice(
-        "preset",
+    preset: str = flag(
         "digits",
-        PRESETS,
         "The setting: digits takes minutes on a CPU, cifar10 hours; paper is the "
         "paper's own.",
+        choices=PRESETS,
     )
-    flags.items("seeds", ["0"], "Seeds; every method is run with each of them.")
-    flags.items("only", [], "Run and show these methods only, by their names.")
-    flags.string(
-        "output",
+    seeds: tuple[int, ...] = flag(
+        ["0"], "Seeds; every method is run with each of them.", read=_read_seeds
+    )
+    only: tuple[str, ...] = flag(
+        [], "Run and show these methods only, by their names.", read=tuple
+    )
+    output: str | None = flag(
         None,
         "The folder for runs and results. Studies of one preset may share it, and "
         "then share runs. By default studies/PRESET.",
     )
-    return flags
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -88,18 +102,19 @@ class Study:
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> "Study":
-        values, others = define().parse_known(arguments)
-        if values["study"] is None:
+        """Reads a command line without the program's name."""
+        flags, others = FlagSet(USAGE, Flags).parse_known(arguments)
+        name, preset = flags.study, flags.preset
+        if name is None:
             raise CommandError(
                 f"`--study` must be given: {', '.join(STUDIES)}. Received: no --study"
             )
-        name, preset = values["study"], values["preset"]
         return cls(
             name,
             preset,
-            _seeds(values["seeds"]),
-            _choose(cases(name, preset), values["only"]),
-            Path(values["output"] or Path("studies", preset)).expanduser(),
+            flags.seeds,
+            _choose(cases(name, preset), flags.only),
+            Path(flags.output or Path("studies", preset)).expanduser(),
             (f"--recipe={RECIPES[preset][name]}", *others),
             " ".join(["python -m resrep_tf.study", *arguments]),
         )
@@ -127,9 +142,7 @@ class Study:
         traces = []
         if self.name == "trajectory":
             traces = [trajectory.trace(result) for result in results]
-        study_report.write(
-            self.folder / self.name, self.title, self.command, results, traces
-        )
+        report.write(self.folder / self.name, self.title, self.command, results, traces)
 
     def _run(self, seed: int) -> list[Result]:
         """Runs all methods with one seed."""
@@ -207,19 +220,6 @@ def _twin(found: Settings, others: Mapping[str, Settings]) -> str | None:
         if not settings.differences(other, found):
             return name
     return None
-
-
-def _seeds(values: Sequence[str]) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(value) for value in values)
-    except ValueError:
-        seeds = ()
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise CommandError(
-            "`--seeds` must be different numbers, such as 0,1,2. "
-            f"Received: --seeds={','.join(values)}"
-        )
-    return seeds
 
 
 def _choose(known: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:

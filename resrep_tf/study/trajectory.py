@@ -1,4 +1,4 @@
-"""What pruning would have cost at each epoch of a run (Fig. 4 of the paper)."""
+"""The cost of pruning at each epoch of a run (Fig. 4 of the paper)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ import numpy as np
 from resrep_tf.baselines import ablation
 from resrep_tf.cli import output
 from resrep_tf.convert.report import read_structure
-from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.rows import zeroed
-from resrep_tf.study.study_results import Result
+from resrep_tf.study.results import Result
 from resrep_tf.train import settings, snapshots, training
 
 
@@ -42,7 +42,7 @@ class Trace:
     """A run, epoch by epoch.
 
     Attributes:
-        result: What came of it in the end.
+        result: Its result.
         moments: Its snapshots.
         kept: For each row, whether it survives.
         epsilon: The norm below which rows were dropped.
@@ -54,7 +54,7 @@ class Trace:
     epsilon: float
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of trajectory.csv."""
+        """Returns the rows of trajectory.csv."""
         return [
             {
                 "method": self.result.case.name,
@@ -77,14 +77,14 @@ def trace(result: Result) -> Trace:
     pruner = keras.models.load_model(folder / output.PRUNER, compile=False)
     structure = read_structure(result.report["conversion"])
     rows = {c: np.array(structure[c.targets[0]]) for c in pruner.compactors}
-    predict = evaluation.predictor(pruner)
+    predict = accuracy.predictor(pruner)
     moments = []
     print(f"\n=== {result.case.name}, seed {result.seed}: pruning every snapshot")
     for epoch, weights in snapshots.read(folder / output.SNAPSHOTS):
         pruner.set_weights(weights)
-        whole = evaluation.score(predict, dataset, found.eval_steps)
+        whole = accuracy.score(predict, dataset, found.eval_steps)
         with zeroed(rows):
-            pruned = evaluation.score(predict, dataset, found.eval_steps)
+            pruned = accuracy.score(predict, dataset, found.eval_steps)
         norms = [np.asarray(compactor.row_norms()) for compactor in pruner.compactors]
         moments.append(
             Moment(

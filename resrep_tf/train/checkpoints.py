@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if it had never stopped."""
+"""Checkpoints: everything that a run needs to go on as if it had never stopped."""
 
 import dataclasses
 import json
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from resrep_tf.cli import output
+from resrep_tf.train.phases import ORDER
 
 _META = "meta"
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -22,7 +23,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where a phase of training is.
+    """A moment of a phase.
 
     Attributes:
         epoch: Epochs that are over, their evaluation included.
@@ -33,7 +34,7 @@ class Position:
     step: int = 0
 
     def steps(self, steps_per_epoch: int) -> int:
-        """Steps since the start of the phase."""
+        """Returns the number of steps before this moment, from epoch 0 on."""
         return self.epoch * steps_per_epoch + self.step
 
 
@@ -42,8 +43,8 @@ class Checkpoint:
     """The state of a run.
 
     Attributes:
-        phase: `"base"` or `"prune"`.
-        position: Where that phase is.
+        phase: The name of a phase.
+        position: The moment of that phase.
         rows: Metrics of all epochs so far.
         values: The values of `state(model)`.
     """
@@ -67,7 +68,12 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, checkpoint: Checkpoint, steps: int) -> Path:
-        """Writes one, `steps` into its phase, and removes those that are too old."""
+        """Writes a checkpoint and removes those that are too old.
+
+        Args:
+            checkpoint: The state.
+            steps: The steps before it, from epoch 0 on; a part of the file's name.
+        """
         meta = {
             "phase": checkpoint.phase,
             "position": dataclasses.asdict(checkpoint.position),
@@ -83,13 +89,13 @@ class Checkpoints:
             )
         found = self._paths()
         place = found.index(path)
-        # Those that seem newer could not be read, or the run would be there.
+        # Files that seem newer are damaged: otherwise the run had started there.
         for other in found[:place] + found[place + self._keep :]:
             other.unlink()
         return path
 
     def newest(self) -> Checkpoint | None:
-        """The newest one that is whole, or None."""
+        """Returns the newest checkpoint that is whole, or None."""
         for path in self._paths():
             try:
                 return _read(path)
@@ -106,10 +112,14 @@ class Checkpoints:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _paths(self) -> list[Path]:
-        """From the newest to the oldest: "base" comes before "prune" in this too."""
-        found = self._folder.glob("*.npz")
-        names = re.compile(r"(base|prune)-\d{9}\.npz")
-        return sorted((p for p in found if names.fullmatch(p.name)), reverse=True)
+        """Returns them from the newest to the oldest: by phase, then by step."""
+        names = re.compile(rf"({'|'.join(ORDER)})-(\d{{9}})\.npz")
+        found = []
+        for path in self._folder.glob("*.npz"):
+            name = names.fullmatch(path.name)
+            if name is not None:
+                found.append((ORDER.index(name[1]), int(name[2]), path))
+        return [path for _, _, path in sorted(found, reverse=True)]
 
 
 def _read(path: Path) -> Checkpoint:
@@ -127,7 +137,7 @@ def _key(index: int) -> str:
 
 
 def state(model: keras.Model) -> list[keras.Variable]:
-    """All variables of a model and its optimizers, random states included."""
+    """Returns all variables of a model and its optimizers, random states included."""
     optimizers = [model.optimizer, getattr(model, "compactor_optimizer", None)]
     variables = list(model.variables)
     for optimizer in optimizers:
@@ -136,7 +146,7 @@ def state(model: keras.Model) -> list[keras.Variable]:
 
 
 def values(model: keras.Model) -> list[np.ndarray]:
-    """The values of `state` and of the metrics.
+    """Returns the values of `state` and of the metrics.
 
     With several workers, all of them must call it: metrics are a sum over them.
     """
@@ -145,7 +155,7 @@ def values(model: keras.Model) -> list[np.ndarray]:
 
 
 def assign(model: keras.Model, new: Sequence[np.ndarray]) -> None:
-    """Sets what `values` gave, on all replicas."""
+    """Sets the variables to what `values` returned, on all replicas."""
     variables = state(model) + model.metrics_variables
     for variable, value in zip(variables, new, strict=True):
         if value.dtype.kind == "V":  # NumPy's files do not know bfloat16.
@@ -159,6 +169,6 @@ def assign(model: keras.Model, new: Sequence[np.ndarray]) -> None:
 
 
 def transfer(source: keras.Model, target: keras.Model) -> None:
-    """Gives a model the state of another one that was made in the same way."""
+    """Copies a model's state to another model that was made in the same way."""
     for old, new in zip(state(source), state(target), strict=True):
         new.assign(keras.ops.convert_to_numpy(old))

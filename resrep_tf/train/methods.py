@@ -1,4 +1,4 @@
-"""What `--method` names: ResRep, and what it is compared with.
+"""The methods that `--method` names: ResRep, and those it is compared with.
 
 Each trains on the same data, in the same order, for the same number of epochs, and
 meets the same FLOPs target on the same channel graph.
@@ -18,26 +18,28 @@ from resrep_tf import models
 from resrep_tf.baselines import ablation, criteria, minimal
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import blame
+from resrep_tf.convert import UnfinishedWarning
 from resrep_tf.convert.report import LayerChange
-from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.evaluate import accuracy
+from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer
-from resrep_tf.train.settings import Settings
+from resrep_tf.train.phases import PRUNE, Phase, Rate, Ready
+from resrep_tf.train.settings import MINIMAL, Settings
 from resrep_tf.train.snapshots import Snapshots
-from resrep_tf.train.train_flags import MINIMAL
 from resrep_tf.train.training import Trainer
 
-# How many batches a criterion looks at that needs data.
+# The number of batches that a criterion sees if it needs data.
 BATCHES = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a method has made of a base.
+    """The result of a method.
 
     Attributes:
         model: The plain model.
-        conversion: What has become of each layer.
+        conversion: The change of each layer.
         plan: What was expected, for ResRep.
     """
 
@@ -47,7 +49,7 @@ class Outcome:
 
 
 def make(settings: Settings, trainer: Trainer) -> "Method":
-    """The method that `--method` names."""
+    """Returns the method that `--method` names."""
     kind = ResRep if settings.method == "resrep" else OneShot
     return kind(settings, trainer)
 
@@ -57,7 +59,7 @@ class Method(abc.ABC):
     """A way from a base to a narrower model.
 
     Attributes:
-        settings: What to do.
+        settings: The settings of the run.
         trainer: Trains models, on all devices.
     """
 
@@ -65,35 +67,28 @@ class Method(abc.ABC):
     trainer: Trainer
 
     @abc.abstractmethod
-    def check(self, base: keras.Model) -> None:
-        """Tries what can fail before training."""
+    def phases(self) -> tuple[Phase, ...]:
+        """Returns the phases that follow on that of the base."""
 
     @abc.abstractmethod
-    def train(self, base: keras.Model) -> Any:
-        """Trains, on all workers; returns a model without replicas."""
+    def finish(
+        self, base: keras.Model, trained: keras.Model, plan: resrep_tf.Plan | None
+    ) -> Outcome:
+        """Makes the result, prints what was done, and returns it.
 
-    @abc.abstractmethod
-    def finish(self, base: keras.Model, trained: Any) -> Outcome:
-        """Makes the result of what `train` returned, and prints what was done."""
+        Args:
+            base: The model before all phases.
+            trained: The model after the last one, without replicas.
+            plan: What was expected of the phases.
+        """
 
-    def _rate(self, start: float) -> training.Rate:
+    def _rate(self, start: float) -> Rate:
         return training.learning_rate(
             start,
             self.settings.lr_schedule,
             self.settings.lr_boundaries,
             self.trainer.steps_per_epoch,
             self.settings.epochs,
-        )
-
-    def _compile(self, model: keras.Model, start: float, **arguments: Any) -> None:
-        settings = self.settings
-        if settings.sync_batchnorm:
-            training.synchronise(model)
-        model.compile(
-            training.optimizer(self._rate(start), settings.momentum, settings),
-            jit_compile=settings.jit_compile,
-            **evaluation.compile_arguments(model, self.trainer.data.classes),
-            **arguments,
         )
 
     def _targets(self) -> Any:
@@ -110,19 +105,40 @@ class Method(abc.ABC):
 class ResRep(Method):
     """Re-parameterise, forget, convert; with `--noreset`, the Lasso alone."""
 
-    def check(self, base):
-        self._plan(self._wrap(base))
+    def phases(self):
+        settings = self.settings
+        return (
+            Phase(
+                PRUNE,
+                f"Pruning, {settings.epochs} epochs",
+                range(settings.epochs),
+                self._rate(settings.learning_rate),
+                self._make,
+                self._plain,
+            ),
+        )
 
-    def _wrap(self, base: keras.Model) -> resrep_tf.ResRepModel:
-        """The wrapped, compiled model."""
+    def _make(self, base: keras.Model, rate: Rate) -> Ready:
+        settings = self.settings
+        pruner = self._wrap(base, rate)
+        plan = self._plan(pruner)
+        if not settings.reset:
+            return Ready(pruner, (ablation.LassoOnly(), *self._snapshots()))
+        callback = _PlannedSelection(
+            settings.flops_target, total_steps=self._total_steps, **self._selection()
+        )
+        return Ready(pruner, (callback, *self._snapshots()), plan)
+
+    def _wrap(self, base: keras.Model, rate: Rate) -> resrep_tf.ResRepModel:
+        """Returns the wrapped, compiled model."""
         settings = self.settings
         # Dropout's random numbers are then the same whenever it is made.
         keras.utils.set_random_seed(settings.seed)
         with blame("targets"):
             pruner = resrep_tf.wrap(base, self._targets(), settings.compactor)
-        self._compile(
+        self.trainer.compile(
             pruner,
-            settings.learning_rate,
+            rate,
             compactor_optimizer=settings.compactor_momentum,
             lasso_strength=settings.lasso_strength,
             masked_strength=settings.masked_strength,
@@ -131,14 +147,18 @@ class ResRep(Method):
         return pruner
 
     def _plan(self, pruner: resrep_tf.ResRepModel) -> resrep_tf.Plan:
-        """What is to be expected of the run."""
+        """Returns what is to be expected; raises if the target is out of reach."""
         with blame("flops_target"):
             return resrep_tf.plan(
                 pruner,
                 self.settings.flops_target,
-                self.settings.epochs * self.trainer.steps_per_epoch,
+                self._total_steps,
                 **self._selection(),
             )
+
+    @property
+    def _total_steps(self) -> int:
+        return self.settings.epochs * self.trainer.steps_per_epoch
 
     def _selection(self) -> dict[str, Any]:
         settings, steps = self.settings, self.trainer.steps_per_epoch
@@ -152,34 +172,6 @@ class ResRep(Method):
             "schedule": settings.schedule,
         }
 
-    def train(self, base):
-        settings, workers = self.settings, self.trainer.workers
-        with workers.strategy.scope():
-            pruner = self._wrap(base)
-            plan = self._plan(pruner)
-        if workers.chief:
-            print(f"Pruning, {settings.epochs} epochs")
-        if settings.reset:
-            if workers.chief:
-                print(plan)
-            callback = resrep_tf.ChannelSelection(
-                settings.flops_target,
-                total_steps=settings.epochs * self.trainer.steps_per_epoch,
-                **self._selection(),
-            )
-        else:
-            callback = ablation.LassoOnly()
-        with warnings.catch_warnings():
-            # What it warns of is in the plan, just printed.
-            warnings.filterwarnings("ignore", module="resrep_tf.pruning.callbacks")
-            self.trainer.train(
-                pruner, "prune", settings.epochs, [callback, *self._snapshots()]
-            )
-        # The same without replicas, which one worker can read without the others.
-        plain = self._wrap(base)
-        transfer(pruner, plain)
-        return plain, plan
-
     def _snapshots(self) -> list[keras.callbacks.Callback]:
         every, trainer = self.settings.snapshot_epochs, self.trainer
         if not every:
@@ -187,8 +179,36 @@ class ResRep(Method):
         folder = trainer.folder / output.SNAPSHOTS
         return [Snapshots(folder, every, trainer.workers.chief)]
 
-    def _keep(self, pruner: Any) -> dict[str, np.ndarray] | None:
-        """Which channels stay, where that is not decided by training."""
+    def _plain(self, base: keras.Model, trained: keras.Model) -> keras.Model:
+        if not self.trainer.workers.replicated:
+            return trained
+        # One worker can read this one without the others.
+        plain = self._wrap(base, self._rate(self.settings.learning_rate))
+        transfer(trained, plain)
+        return plain
+
+    def finish(self, base, trained, plan):
+        settings = self.settings
+        with output.atomic(self.trainer.folder / output.PRUNER) as path:
+            trained.save(path)
+        keep = self._keep(trained)
+        with warnings.catch_warnings():
+            # The note below says the same in the words of the command's flags.
+            warnings.simplefilter("ignore", UnfinishedWarning)
+            slim, conversion = resrep_tf.convert(
+                trained,
+                epsilon=settings.epsilon,
+                keep=keep,
+                drop_masked=settings.drop_masked,
+                return_report=True,
+            )
+        print(conversion)
+        if not settings.drop_masked:
+            print(advice(trained, settings.epsilon), end="")
+        return Outcome(slim, conversion, plan)
+
+    def _keep(self, pruner: resrep_tf.ResRepModel) -> dict[str, np.ndarray] | None:
+        """Returns the channels that stay, where training has not decided on them."""
         settings = self.settings
         if settings.reset:
             return None
@@ -197,9 +217,9 @@ class ResRep(Method):
             images = self.trainer.data.evaluation()
             structure = minimal.minimal_structure(
                 pruner,
-                evaluation.limited(images, settings.eval_steps),
+                accuracy.limited(images, settings.eval_steps),
                 min_width=settings.min_width,
-                verbose=int(evaluation.verbosity() == 1),
+                verbose=int(accuracy.verbosity() == 1),
             )
             print(structure)
             return structure.keep
@@ -207,33 +227,56 @@ class ResRep(Method):
             pruner, settings.flops_target, settings.min_width, settings.round_to
         )
 
-    def finish(self, base, trained):
-        settings = self.settings
-        pruner, plan = trained
-        with output.atomic(self.trainer.folder / output.PRUNER) as path:
-            pruner.save(path)
-        keep = self._keep(pruner)
-        slim, conversion = resrep_tf.convert(
-            pruner,
-            epsilon=settings.epsilon,
-            keep=keep,
-            drop_masked=settings.drop_masked,
-            return_report=True,
-        )
-        print(conversion)
-        if not settings.drop_masked:
-            print(leftover(pruner, settings.epsilon), end="")
-        return Outcome(slim, conversion, plan if settings.reset else None)
+
+def advice(pruner: resrep_tf.ResRepModel, epsilon: float) -> str:
+    """Returns what to do about masked rows that are left; empty if all are forgotten."""
+    left = unforgotten(pruner, epsilon)
+    if not left:
+        return ""
+    return (
+        f"NOTE: {left} Train for longer (`--epochs`), let the constants fit the run "
+        "(`--schedule=auto`), set rows to zero when they are near it (`--snap`), or "
+        "remove them as they are, at some loss: `--drop_masked`, or for this run "
+        "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
+    )
+
+
+class _PlannedSelection(resrep_tf.ChannelSelection):
+    """A selection whose plan the user has seen already."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        with warnings.catch_warnings():
+            # It warns of a plan that does not fit, which the printed plan says too.
+            warnings.simplefilter("ignore")
+            super().on_epoch_begin(epoch, logs)
 
 
 class OneShot(Method):
     """Choose the structure first, then train it like any model."""
 
-    def check(self, base):
-        self._student(base)
+    def phases(self):
+        settings = self.settings
+        scratch = settings.method == "shrink"
+        start = settings.base_learning_rate if scratch else settings.learning_rate
+        what = "Training from scratch" if scratch else "Finetuning"
+        return (
+            Phase(
+                PRUNE,
+                f"{what} ({settings.method}), {settings.epochs} epochs",
+                range(settings.epochs),
+                self._rate(start),
+                self._make,
+                self._plain,
+            ),
+        )
+
+    def _make(self, base: keras.Model, rate: Rate) -> Ready:
+        student = self._student(base)
+        self.trainer.compile(student, rate)
+        return Ready(student)
 
     def _student(self, base: keras.Model) -> keras.Model:
-        """The model to train, the same whenever it is made."""
+        """Returns the model to train, the same one whenever it is made."""
         settings = self.settings
         keras.utils.set_random_seed(settings.seed)
         constraints = {
@@ -243,14 +286,12 @@ class OneShot(Method):
         }
         with blame("method"):
             if settings.method == "finetune":
-                student = keras.models.clone_model(base)
-                student.set_weights(base.get_weights())
-                return student
+                return _copy(base)
             if settings.method == "shrink":
                 return criteria.shrink(base, settings.flops_target, **constraints)
             # All workers look at the same images.
             data = dataclasses.replace(self.trainer.data, num_shards=1, shard_index=0)
-            losses = evaluation.compile_arguments(base, data.classes)
+            losses = accuracy.compile_arguments(base, data.classes)
             return criteria.prune_by_scores(
                 base,
                 settings.method,
@@ -261,29 +302,24 @@ class OneShot(Method):
                 **constraints,
             )
 
-    def train(self, base):
-        settings, workers = self.settings, self.trainer.workers
-        scratch = settings.method == "shrink"
-        start = settings.base_learning_rate if scratch else settings.learning_rate
-        with workers.strategy.scope():
-            student = self._student(base)
-            self._compile(student, start)
-        if workers.chief:
-            what = "Training from scratch" if scratch else "Finetuning"
-            print(f"{what} ({settings.method}), {settings.epochs} epochs")
-        self.trainer.train(student, "prune", settings.epochs)
-        plain = keras.models.clone_model(student)
-        plain.set_weights(student.get_weights())
-        return plain
+    def _plain(self, base: keras.Model, trained: keras.Model) -> keras.Model:
+        return _copy(trained)  # Without the optimizer too.
 
-    def finish(self, base, trained):
+    def finish(self, base, trained, plan):
         conversion = _difference(base, trained)
         print(conversion)
-        return Outcome(trained, conversion)
+        return Outcome(trained, conversion, plan)
+
+
+def _copy(model: keras.Model) -> keras.Model:
+    """Returns a model of the same weights that is not compiled."""
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    return copy
 
 
 def _difference(before: keras.Model, after: keras.Model) -> resrep_tf.ConversionReport:
-    """What has become of each layer, from two plain models."""
+    """Returns the change of each layer, from two plain models."""
     old, new = resrep_tf.explain(before), resrep_tf.explain(after)
     found = {layer.name: layer for layer in new.layers}
     layers = tuple(
@@ -307,25 +343,4 @@ def _difference(before: keras.Model, after: keras.Model) -> resrep_tf.Conversion
         rows_dropped=0,
         largest_norm_dropped=0.0,
         kept={},
-    )
-
-
-def leftover(pruner: Any, epsilon: float) -> str:
-    """Says what to do about masked rows that are not forgotten; empty if all are."""
-    masked, left, largest = 0, 0, 0.0
-    for compactor in pruner.compactors:
-        norms = np.asarray(compactor.row_norms())
-        rows = np.asarray(compactor.mask) < 0.5
-        masked += int(rows.sum())
-        left += int((rows & (norms >= epsilon)).sum())
-        largest = max(largest, float(norms[rows].max(initial=0.0)))
-    if not left:
-        return ""
-    return (
-        f"NOTE: {left:,} of {masked:,} masked channels are not forgotten yet (norm up "
-        f"to {largest:.2g}, epsilon {epsilon:g}), so they stay and less is removed "
-        "than was asked for. Train for longer (`--epochs`), let the constants fit the "
-        "run (`--schedule=auto`), set rows to zero when they are near it (`--snap`), "
-        "or remove them as they are, at some loss: `--drop_masked`, or for this run "
-        "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
     )

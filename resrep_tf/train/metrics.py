@@ -12,7 +12,6 @@ import tensorflow as tf
 from resrep_tf.cli import output
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.scalars import number
-from resrep_tf.train import summaries
 
 COLUMNS = (
     "phase",
@@ -29,6 +28,9 @@ COLUMNS = (
     "forgotten",
 )
 
+# The bars of a histogram.
+BUCKETS = 30
+
 
 class MetricsFile:
     """A CSV file with a row for each epoch, rewritten whole at each of them."""
@@ -38,10 +40,11 @@ class MetricsFile:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: dict[str, Any]) -> None:
+        """Adds the row of an epoch."""
         self.replace([*self.rows, row])
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
-        """Goes back to the rows that a run had when its checkpoint was written."""
+        """Replaces all rows, by those of a checkpoint."""
         self.rows = rows
         text = io.StringIO()
         writer = csv.DictWriter(
@@ -56,10 +59,10 @@ class EpochLog(keras.callbacks.Callback):
     """Writes the metrics of every epoch.
 
     Args:
-        phase: `"base"` or `"prune"`.
+        phase: The name of the phase.
         file: The CSV file.
-        folder: Where TensorBoard's files go.
-        start: Epochs that are over; nothing later has been logged yet.
+        folder: The folder for TensorBoard's files.
+        start: The number of epochs that are over; later ones are logged anew.
     """
 
     def __init__(self, phase: str, file: MetricsFile, folder: Path, start: int = 0):
@@ -71,8 +74,8 @@ class EpochLog(keras.callbacks.Callback):
         self._writer = None
 
     def on_train_begin(self, logs=None):
-        # What a run has logged that was killed before it could save the epoch's end.
-        summaries.rewind(self._folder, self._start * self.params["steps"])
+        # A run that is killed between logging and saving an epoch logs it twice.
+        _rewind(self._folder, self._start * self.params["steps"])
         with output.writing(self._folder):
             self._writer = tf.summary.create_file_writer(str(self._folder))
 
@@ -86,7 +89,7 @@ class EpochLog(keras.callbacks.Callback):
         )
         with output.writing(self._folder), self._writer.as_default(step=step):
             for name, value in values.items():
-                summaries.scalar(name, value)
+                _write_scalar(name, value)
             if isinstance(self.model, ResRepModel):
                 self._write_compactors()
             self._writer.flush()
@@ -97,7 +100,53 @@ class EpochLog(keras.callbacks.Callback):
     def _write_compactors(self) -> None:
         for compactor in self.model.compactors:
             norms = keras.ops.convert_to_numpy(compactor.row_norms())
-            summaries.histogram(f"norms/{compactor.name}", norms)
+            _write_histogram(f"norms/{compactor.name}", norms)
             width = int(np.sum(keras.ops.convert_to_numpy(compactor.mask) > 0.5))
             for layer in compactor.targets:
-                summaries.scalar(f"width/{layer}", width)
+                _write_scalar(f"width/{layer}", width)
+
+
+# === TensorBoard's files ===
+#
+# `tf.summary.scalar` and `tf.summary.histogram` are implemented in the package
+# tensorboard, which TensorFlow does not bring along. What they write is simple: a
+# tensor, and the name of the plugin that shows it.
+
+
+def _write_scalar(name: str, value: float) -> None:
+    """Writes a number, to the default writer at its default step."""
+    metadata = _metadata("scalars", "DATA_CLASS_SCALAR")
+    tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
+
+
+def _write_histogram(name: str, values: np.ndarray) -> None:
+    """Writes a distribution: rows of left edge, right edge and count."""
+    counts, edges = np.histogram(np.asarray(values, np.float64), BUCKETS)
+    rows = np.stack([edges[:-1], edges[1:], counts], axis=1)
+    metadata = _metadata("histograms", "DATA_CLASS_TENSOR")
+    tf.summary.write(name, tf.constant(rows, tf.float64), metadata=metadata)
+
+
+def _rewind(folder: Path, step: int) -> None:
+    """Removes the events after a step, which a killed run had written."""
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        kept = []
+        try:
+            for record in tf.data.TFRecordDataset(str(path)):
+                event = tf.compat.v1.Event.FromString(record.numpy())
+                if event.step <= step:
+                    kept.append(record.numpy())
+        except tf.errors.DataLossError:
+            pass  # The end of a file that was being written.
+        with (
+            output.atomic(path) as temporary,
+            tf.io.TFRecordWriter(str(temporary)) as writer,
+        ):
+            for record in kept:
+                writer.write(record)
+
+
+def _metadata(plugin: str, data_class: str) -> tf.compat.v1.SummaryMetadata:
+    return tf.compat.v1.SummaryMetadata(
+        plugin_data={"plugin_name": plugin}, data_class=data_class
+    )

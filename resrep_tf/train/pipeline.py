@@ -13,12 +13,13 @@ from resrep_tf.cli import architectures, export, output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers, start
-from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.evaluate import accuracy
 from resrep_tf.train import methods, reporting, training
 from resrep_tf.train import settings as settings_module
 from resrep_tf.train.checkpoints import Checkpoints
 from resrep_tf.train.methods import Method
 from resrep_tf.train.metrics import MetricsFile
+from resrep_tf.train.phases import BASE, Phase, Rate, Ready
 from resrep_tf.train.settings import Settings
 from resrep_tf.train.training import Trainer
 
@@ -48,7 +49,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def complete(settings: Settings, folder: Path) -> bool:
-    """Whether a folder holds the whole of a run; raises if that is another run."""
+    """Returns whether a folder holds a finished run; raises if that is another run."""
     if not output.holds_run(folder):
         return False
     _check_same(settings, folder)
@@ -81,17 +82,23 @@ def _finished(folder: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run with its data at hand.
+    """A run whose data are loaded.
 
     Attributes:
-        settings: What to do.
+        settings: The settings of the run.
         trainer: Trains models, on all devices.
         method: Prunes.
+        network: The network before all training.
+        base: The model to prune, unless it must be trained first.
+        ready: The model of the method's first phase, where it was made of `base`.
     """
 
     settings: Settings
     trainer: Trainer
     method: Method
+    network: keras.Model
+    base: keras.Model | None = None
+    ready: Ready | None = None
 
     @classmethod
     def prepare(
@@ -117,11 +124,24 @@ class Job:
             Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
             interruption,
         )
-        job = cls(settings, trainer, methods.make(settings, trainer))
-        if settings.epochs:
-            # Not the base itself: building it draws random numbers.
-            job.method.check(job.build(settings.init_weights))
-        return job
+        method = methods.make(settings, trainer)
+        job = cls(settings, trainer, method, _build(settings, dataset))
+        return job._tried() if settings.epochs else job
+
+    def _tried(self) -> "Job":
+        """Makes the model of the method's first phase, which shows if that works.
+
+        The model is kept if the base will not change any more. A model with replicas
+        is made again when all workers are there.
+        """
+        base = self._known_base()
+        first = self.method.phases()[0]
+        # Without a base, the network shows too whether flags fit, before hours of
+        # training.
+        ready = first.make(self.network if base is None else base, first.rate)
+        if base is None or self.trainer.workers.replicated:
+            return self
+        return dataclasses.replace(self, base=base, ready=ready)
 
     @property
     def data(self) -> data.Dataset:
@@ -131,17 +151,14 @@ class Job:
     def folder(self) -> Path:
         return self.trainer.folder
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.trainer.steps_per_epoch
-
-    # === The whole of it ===
+    # === The parts of a run, in order ===
 
     def lead(self) -> None:
-        """Does everything, and writes and prints it."""
+        """Runs everything, as the process that writes and prints."""
         with self.trainer.together():
             self._lead()
-        self.trainer.checkpoints.remove()  # What is in them is in other files now.
+        # All that they hold is in other files now.
+        self.trainer.checkpoints.remove()
 
     def _lead(self) -> None:
         base = self.make_base()
@@ -151,10 +168,10 @@ class Job:
         if self.settings.epochs == 0:
             print(f"base: {base_scores}\n--epochs=0: done after the base.")
             return
-        outcome = self.method.finish(base, self.method.train(base))
+        outcome = self.method.finish(base, *self.train(base))
         base, slim = self.deployable(base), self.deployable(outcome.model)
         export.write(slim, self.folder, self.settings.export)
-        figures = reporting.measure(
+        measured = reporting.measure(
             {"before": base, "after": slim},
             {"before": base_scores, "after": self.evaluate(slim, "the pruned model")},
             {
@@ -166,14 +183,14 @@ class Job:
         reporting.write(
             self.folder,
             self.settings,
-            figures,
+            measured,
             outcome,
             resrep_tf.explain(base),
             self.trainer.metrics.rows,
         )
 
     def work(self) -> None:
-        """Does another worker's part: training.
+        """Runs the part of all other processes, which is training.
 
         A signal is noted only: all workers stop together, at the next step.
         """
@@ -181,68 +198,89 @@ class Job:
         with trainer.interruption.handled(at_once=False), trainer.together():
             base = self.make_base()
             if self.settings.epochs:
-                self.method.train(base)
+                self.train(base)
+
+    def train(self, base: keras.Model) -> tuple[keras.Model, resrep_tf.Plan | None]:
+        """Trains all phases of the method, on all workers.
+
+        Returns:
+            The model after the last phase, without replicas, and what was expected.
+        """
+        model, plan, ready = base, None, self.ready
+        for phase in self.method.phases():
+            ready = ready or self.trainer.make(phase, model)
+            plan = plan or ready.plan
+            model = self.trainer.run(phase, model, ready)
+            ready = None
+        return model, plan
 
     # === Base ===
 
-    def build(self, weights: str | None = None) -> keras.Model:
-        """The network, always with the same weights if none are given."""
-        keras.utils.set_random_seed(self.settings.seed)
-        return architectures.build(
-            self.settings.arch,
-            self.data.input_shape,
-            self.data.classes,
-            options=self.settings.arch_options,
-            weight_decay=self.settings.weight_decay,
-            init_weights=weights,
-        )
-
     def make_base(self) -> keras.Model:
-        """The model to prune: as given, or trained first."""
-        settings = self.settings
-        if not settings.base_epochs:
-            return self.build(settings.init_weights)
-        base = self.build()
-        if (self.folder / output.BASE).exists():  # Of the run that is taken up.
-            trained = keras.models.load_model(self.folder / output.BASE, compile=False)
-        else:
-            trained = self._train_base()
-        # A fresh one, so that what is saved has no optimizer.
-        base.set_weights(trained.get_weights())
+        """Returns the model to prune: as given, or trained first."""
+        base = self._known_base() if self.base is None else self.base
+        if base is None:
+            base = self.trainer.run(self._base_phase(), self.network)
         return base
 
-    def _train_base(self) -> keras.Model:
+    def _known_base(self) -> keras.Model | None:
+        """Returns the model to prune; None if it must be trained first."""
+        if not self.settings.base_epochs:
+            return self.network
+        return self.trainer.finished(self._base_phase(), self.network)
+
+    def _base_phase(self) -> Phase:
         settings = self.settings
-        if self.trainer.workers.chief:
-            print(f"Training the base, {settings.base_epochs} epochs")
         rate = training.learning_rate(
             settings.base_learning_rate,
             settings.base_lr_schedule,
             settings.base_lr_boundaries,
-            self.steps_per_epoch,
+            self.trainer.steps_per_epoch,
             settings.base_epochs,
         )
-        with self.trainer.workers.strategy.scope():
-            base = self.build(settings.init_weights)
-            if settings.sync_batchnorm:
-                training.synchronise(base)
-            base.compile(
-                training.optimizer(rate, settings.momentum, settings),
-                jit_compile=settings.jit_compile,
-                **evaluation.compile_arguments(base, self.data.classes),
-            )
-        self.trainer.train(base, "base", settings.base_epochs)
-        return base
+        return Phase(
+            BASE,
+            f"Training the base, {settings.base_epochs} epochs",
+            range(settings.base_epochs),
+            rate,
+            self._compiled_base,
+            self._plain_base,
+            file=output.BASE,
+        )
+
+    def _compiled_base(self, network: keras.Model, rate: Rate) -> Ready:
+        # Another one, so that what is saved has neither replicas nor an optimizer.
+        base = _build(self.settings, self.data)
+        self.trainer.compile(base, rate)
+        return Ready(base)
+
+    def _plain_base(self, network: keras.Model, trained: keras.Model) -> keras.Model:
+        network.set_weights(trained.get_weights())
+        return network
 
     def deployable(self, model: keras.Model) -> keras.Model:
-        """The model in float32, whatever precision it is trained in."""
+        """Returns the model in float32, whatever precision it is trained in."""
         if self.settings.mixed_precision == "float32":
             return model
         return architectures.in_float32(model)
 
-    def evaluate(self, model: keras.Model, title: str) -> evaluation.Scores:
-        predict = evaluation.predictor(model)
-        return evaluation.evaluate(predict, self.data, title, self.settings.eval_steps)
+    def evaluate(self, model: keras.Model, title: str) -> accuracy.Scores:
+        """Returns the accuracy of a model on held-out images."""
+        predict = accuracy.predictor(model)
+        return accuracy.evaluate(predict, self.data, title, self.settings.eval_steps)
+
+
+def _build(settings: Settings, dataset: data.Dataset) -> keras.Model:
+    """Returns the network, always with the same weights if none are given."""
+    keras.utils.set_random_seed(settings.seed)
+    return architectures.build(
+        settings.arch,
+        dataset.input_shape,
+        dataset.classes,
+        options=settings.arch_options,
+        weight_decay=settings.weight_decay,
+        init_weights=settings.init_weights,
+    )
 
 
 def _check_replicas(settings: Settings, workers: Workers) -> None:

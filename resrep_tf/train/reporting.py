@@ -1,4 +1,4 @@
-"""What a run has come to: the table, report.json and report.html."""
+"""The results of a run: the table, report.json and report.html."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,33 +10,32 @@ import tensorflow as tf
 
 import resrep_tf
 from resrep_tf.cli import output
-from resrep_tf.evaluate import accuracy as evaluation
-from resrep_tf.evaluate import latency
-from resrep_tf.report import run_page as report_html
+from resrep_tf.evaluate import accuracy, latency
+from resrep_tf.report import run_page
+from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.train.methods import Outcome
 from resrep_tf.train.settings import Settings
-from resrep_tf.train.table import Figures, table
 
 
 def measure(
     models: Mapping[str, keras.Model],
-    scores: Mapping[str, evaluation.Scores],
+    scores: Mapping[str, accuracy.Scores],
     files: Mapping[str, Path],
     input_shape: tuple[int, int, int],
-) -> dict[str, Figures]:
-    """What each model costs and is worth; latencies are measured side by side.
+) -> dict[str, Measurements]:
+    """Measures models; their latencies side by side.
 
     Args:
         models: The models, by any key.
         scores: Their accuracy.
-        files: Where they are stored.
+        files: Their .keras files.
         input_shape: Height, width and channels of an image.
     """
     print("Measuring latency")
-    predictors = {key: evaluation.predictor(model) for key, model in models.items()}
+    predictors = {key: accuracy.predictor(model) for key, model in models.items()}
     seconds = latency.measure(predictors, input_shape)
     return {
-        key: Figures(
+        key: Measurements(
             flops=resrep_tf.count_flops(model, input_shape),
             params=model.count_params(),
             bytes=output.size(files[key]),
@@ -51,7 +50,7 @@ def measure(
 def write(
     folder: Path,
     settings: Settings,
-    figures: Mapping[str, Figures],
+    measured: Mapping[str, Measurements],
     outcome: Outcome,
     explanation: resrep_tf.Explanation,
     metrics: Sequence[Mapping[str, Any]],
@@ -61,9 +60,9 @@ def write(
     Args:
         folder: The run's folder.
         settings: The run's settings.
-        figures: Those of the models `before` and `after`.
-        outcome: What the method has done.
-        explanation: What `explain` says of the base.
+        measured: The measurements of the models `before` and `after`.
+        outcome: The result of the method.
+        explanation: What can be pruned in the base.
         metrics: The rows of metrics.csv.
     """
     report = {
@@ -71,7 +70,7 @@ def write(
         "dataset": settings.dataset,
         "method": settings.method,
         "flops_target": settings.flops_target,
-        **{key: found.to_dict() for key, found in figures.items()},
+        **{key: found.to_dict() for key, found in measured.items()},
         "plan": None if outcome.plan is None else outcome.plan.to_dict(),
         "conversion": outcome.conversion.to_dict(),
         "versions": {
@@ -80,7 +79,7 @@ def write(
             "tensorflow": tf.__version__,
         },
     }
-    page = report_html.render(
+    page = run_page.render(
         report,
         metrics,
         explanation=explanation.to_dict(),
@@ -94,5 +93,5 @@ def write(
 
 
 def summary(report: Mapping[str, Any], folder: Path) -> str:
-    """The table of a report."""
+    """Returns the table of a report, and where the run is."""
     return f"{table(report['before'], report['after'])}\n\nEverything is in {folder}"

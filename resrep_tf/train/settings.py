@@ -1,92 +1,305 @@
-"""What a training run is to do: flags with their defaults filled in, and checked."""
+"""The flags of the training command: each is a field of `Settings`."""
 
 import dataclasses
-import math
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resrep_tf.baselines.filters import FILTERS
-from resrep_tf.cli import architectures
-from resrep_tf.cli.errors import CommandError
+from resrep_tf.baselines.criteria import CRITERIA
+from resrep_tf.cli import common_flags
+from resrep_tf.cli.flagset import FlagSet, flag, marked
+from resrep_tf.cli.workers import STRATEGIES
+from resrep_tf.pruning.compactor import KINDS as COMPACTORS
+from resrep_tf.pruning.compactor import MATRIX
+from resrep_tf.pruning.schedule import KINDS as SCHEDULES
 from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.train import train_flags
+from resrep_tf.train import defaults
+from resrep_tf.train.checks import check
 
-# Flags that say nothing about what a run computes.
-NOT_RESOLVED = ("recipe", "output")
-# Flags that may change when a run is taken up again.
-CHANGEABLE = (
-    *("output", "data_dir", "download", "strategy"),
-    *("checkpoint_interval", "keep_checkpoints"),
-)
+USAGE = """
+Prunes an image classifier without loss of accuracy (ResRep), from a base model to an
+exported, narrower one:
 
-# Flags that other methods than ResRep do not look at.
-FORGETTING = (
-    *("compactor", "schedule", "reset", "remove", "lasso_strength"),
-    *("masked_strength", "selection_step", "selection_interval"),
-    *("warmup_epochs", "compactor_momentum", "epsilon", "snap", "drop_masked"),
-    "snapshot_epochs",
-)
+  python -m resrep_tf.train                             a small ResNet on digits
+  python -m resrep_tf.train --recipe=cifar10_resnet56_flops529
+  python -m resrep_tf.train --arch=my.keras --dataset=folder:PATH --flops_target=0.4
+
+The networks' outputs are logits, without a softmax.
+"""
+RATE_SCHEDULES = ("cosine", "constant", "step")
+METHODS = ("resrep", "finetune", "shrink", *CRITERIA)
+REMOVALS = SMALLEST, MINIMAL = ("smallest", "minimal")
+PRECISIONS = ("float32", "bfloat16", "float16")
+# Marks of flags that may change when a run is taken up again, and of flags that no
+# other method than ResRep looks at.
+CHANGEABLE, RESREP = "changeable", "resrep"
+_PAPER = Schedule()
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The flags of the training command under their own names; see `train_flags`.
+    """What a training run is to do, with every default filled in."""
 
-    Every default that depends on something else is filled in.
-    """
+    # === Model and data ===
 
-    arch: str
-    arch_options: dict[str, Any]
-    init_weights: str | None
-    dataset: str
-    data_dir: str | None
-    download: bool
-    image_size: int | None
-    augment: bool
-    flops_target: float
-    method: str
-    targets: str
-    compactor: str
-    min_width: int
-    round_to: int
-    schedule: str
-    reset: bool
-    remove: str
-    lasso_strength: float
-    masked_strength: float | None
-    selection_step: int
-    selection_interval: int
-    warmup_epochs: float
-    compactor_momentum: float
-    epsilon: float
-    snap: bool
-    drop_masked: bool
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    lr_schedule: str
-    lr_boundaries: tuple[int, ...]
-    momentum: float
-    weight_decay: float | None
-    base_epochs: int
-    base_learning_rate: float
-    base_lr_schedule: str
-    base_lr_boundaries: tuple[int, ...]
-    output: str | None
-    seed: int
-    mixed_precision: str
-    jit_compile: bool
-    export: bool
-    snapshot_epochs: int
-    steps_per_epoch: int | None
-    eval_steps: int | None
-    strategy: str
-    sync_batchnorm: bool
-    checkpoint_interval: int
-    keep_checkpoints: int
-    on_nan: str
+    arch: str = common_flags.arch(
+        "By default resnet20.",
+        group="Model and data",
+        fill=lambda values: "resnet20",
+        clean=common_flags.absolute_arch,
+    )
+    arch_options: Mapping[str, Any] = common_flags.arch_options()
+    init_weights: str | None = common_flags.init_weights(clean=common_flags.absolute)
+    dataset: str = common_flags.dataset(
+        "By default the one that --arch was published for; digits without --arch.",
+        fill=defaults.dataset,
+        clean=common_flags.absolute_dataset,
+    )
+    data_dir: str | None = common_flags.data_dir(
+        clean=common_flags.absolute, mark=CHANGEABLE
+    )
+    download: bool = common_flags.download(mark=CHANGEABLE)
+    image_size: int | None = common_flags.image_size()
+    augment: bool = flag(True, "Vary training images at random.")
+
+    # === What to remove ===
+
+    flops_target: float = flag(
+        0.5,
+        "The fraction of FLOPs (multiply-adds) to REMOVE.",
+        group="What to remove",
+    )
+    method: str = flag(
+        "resrep",
+        "resrep, or what to compare it with at the same target: finetune (train the "
+        "base further), shrink (the same architecture uniformly narrower, from "
+        "scratch), or a criterion by which channels are chosen before finetuning.",
+        choices=METHODS,
+    )
+    targets: str = flag(
+        None,
+        "Which layers to prune: `paper` (those the paper prunes in --arch), "
+        "`internal` (all that make their channels alone, gates aside), `all` (residual "
+        "streams too), or a regular expression that layer names match from their "
+        "start. By default paper for networks of this package, else internal.",
+        fill=defaults.targets,
+    )
+    compactor: str = flag(
+        MATRIX, "The kind of compactor.", choices=tuple(COMPACTORS), mark=RESREP
+    )
+    min_width: int = flag(1, "Channels that every layer keeps at least.", lower=1)
+    round_to: int = flag(1, "Make widths multiples of this.", lower=1)
+
+    # === Selection and forgetting ===
+
+    schedule: str = flag(
+        _PAPER.kind,
+        "paper takes the constants of this group as they are; auto changes those "
+        "that cannot finish within the run.",
+        group="Selection and forgetting",
+        choices=SCHEDULES,
+        mark=RESREP,
+    )
+    reset: bool = flag(
+        True,
+        "Forget selected channels by resetting their gradients. --noreset: all feel "
+        "the Lasso alone, and --remove says which ones go at the end.",
+        mark=RESREP,
+    )
+    remove: str = flag(
+        SMALLEST,
+        "With --noreset: those of the smallest norm until --flops_target is met, or "
+        "all without which the accuracy on held-out images does not fall (minimal), "
+        "whatever the target.",
+        choices=REMOVALS,
+        mark=RESREP,
+    )
+    lasso_strength: float = flag(
+        _PAPER.lasso_strength,
+        "The Lasso's strength, lambda.",
+        lower=0,
+        positive=True,
+        mark=RESREP,
+    )
+    masked_strength: float | None = flag(
+        None,
+        "Its strength on masked rows. By default the same, as in the paper, unless "
+        "--schedule=auto finds that they need more to be forgotten in time.",
+        lower=0,
+        positive=True,
+        mark=RESREP,
+    )
+    selection_step: int = flag(
+        _PAPER.step, "Channels more per selection, theta.", lower=1, mark=RESREP
+    )
+    selection_interval: int = flag(
+        _PAPER.interval, "Training steps between selections.", lower=1, mark=RESREP
+    )
+    warmup_epochs: float = flag(
+        _PAPER.warmup_epochs,
+        "Epochs before the first selection.",
+        lower=0,
+        mark=RESREP,
+    )
+    compactor_momentum: float = flag(
+        None,
+        f"Momentum of the compactors' SGD. By default {_PAPER.momentum:g}, but "
+        "--momentum for --compactor=filters.",
+        lower=0,
+        below=1,
+        fill=defaults.compactor_momentum,
+        mark=RESREP,
+    )
+    epsilon: float = flag(
+        _PAPER.epsilon,
+        "Rows of smaller norm count as forgotten.",
+        lower=0,
+        positive=True,
+        mark=RESREP,
+    )
+    snap: bool = flag(
+        None,
+        "Set rows to exactly zero once they are within a step of it, which the paper "
+        "does not do. By default with --schedule=auto.",
+        fill=lambda values: values["schedule"] == "auto",
+        mark=RESREP,
+    )
+    drop_masked: bool = flag(
+        False,
+        "Remove masked channels in the end even if they are not forgotten yet.",
+        mark=RESREP,
+    )
+
+    # === Training ===
+
+    epochs: int = flag(
+        None,
+        f"Epochs of pruning; 0 to stop after the base. {defaults.in_words('epochs')}",
+        group="Training",
+        lower=0,
+        fill=defaults.of_data("epochs"),
+    )
+    batch_size: int = flag(
+        None,
+        f"Images in a batch. {defaults.in_words('batch_size')}",
+        lower=1,
+        fill=defaults.of_data("batch_size"),
+    )
+    learning_rate: float = flag(
+        None,
+        f"Learning rate at the start. {defaults.in_words('learning_rate')}",
+        lower=0,
+        positive=True,
+        fill=defaults.of_data("learning_rate"),
+    )
+    lr_schedule: str = flag(
+        "cosine", "How the learning rate changes.", choices=RATE_SCHEDULES
+    )
+    lr_boundaries: tuple[int, ...] = flag(
+        [],
+        "For step: epochs at which the rate is divided by 10.",
+        read=defaults.boundaries("lr_boundaries"),
+    )
+    momentum: float = flag(
+        0.9, "Momentum of everything but compactors.", lower=0, below=1
+    )
+    weight_decay: float | None = flag(
+        None,
+        "L2 in the gradient of convolution and dense kernels. By default 1e-4; a "
+        "model from a .keras file keeps what it has.",
+        lower=0,
+        fill=defaults.weight_decay,
+    )
+
+    # === Training of the base ===
+
+    base_epochs: int = flag(
+        None,
+        "Epochs. By default 0 if weights are given, else "
+        + defaults.in_words("base_epochs").removeprefix("By default "),
+        group="Training of the base, before pruning",
+        lower=0,
+        fill=defaults.base_epochs,
+    )
+    base_learning_rate: float = flag(
+        0.1, "Learning rate at the start.", lower=0, positive=True
+    )
+    base_lr_schedule: str = flag(
+        None,
+        f"How it changes. {defaults.in_words('base_lr_schedule')}",
+        choices=RATE_SCHEDULES,
+        fill=defaults.of_data("base_lr_schedule"),
+    )
+    base_lr_boundaries: tuple[int, ...] = flag(
+        None,
+        "For step: epochs at which the rate is divided by 10. By default 120,180.",
+        fill=defaults.base_lr_boundaries,
+        read=defaults.boundaries("base_lr_boundaries"),
+    )
+
+    # === Running ===
+
+    output: str | None = flag(
+        None,
+        "The folder for everything the run writes: a new or empty one, or that of the "
+        "same run, which then goes on where it was stopped. By default a folder in "
+        "runs/ that depends on the flags.",
+        group="Running",
+        written=False,
+        mark=CHANGEABLE,
+    )
+    seed: int = flag(0, "What all random numbers depend on.", lower=0, upper=2**32 - 1)
+    mixed_precision: str = flag(
+        "float32",
+        "The type to compute in. Weights and exported models are float32.",
+        choices=PRECISIONS,
+    )
+    jit_compile: bool = flag(False, "Compile training steps with XLA.")
+    export: bool = flag(
+        True, "Write saved_model/ and pruned.tflite beside pruned.keras."
+    )
+    snapshot_epochs: int = flag(
+        0,
+        "Keep the wrapped model's weights of every so many epochs in snapshots/, to "
+        "look at later; 0 for none.",
+        lower=0,
+        mark=RESREP,
+    )
+    steps_per_epoch: int | None = flag(
+        None, "Shorten epochs to so many training steps, for a trial.", lower=1
+    )
+    eval_steps: int | None = flag(
+        None, "Evaluate on so many batches only, for a trial.", lower=1
+    )
+
+    # === Devices, and runs that survive ===
+
+    strategy: str = flag(
+        "auto",
+        "The devices to use: mirrored, all of this machine; multiworker, those of all "
+        "machines in TF_CONFIG; auto, mirrored if there are several GPUs.",
+        group="Devices, and runs that survive",
+        choices=STRATEGIES,
+        mark=CHANGEABLE,
+    )
+    sync_batchnorm: bool = flag(
+        False, "Let BatchNorms see the whole batch instead of one device's share of it."
+    )
+    checkpoint_interval: int = flag(
+        500, "Training steps between checkpoints.", lower=1, mark=CHANGEABLE
+    )
+    keep_checkpoints: int = flag(
+        3, "How many of them to keep.", lower=1, mark=CHANGEABLE
+    )
+    on_nan: str = flag(
+        "stop",
+        "What to do about a step whose loss is not finite.",
+        choices=("stop", "skip"),
+    )
+
+
+def flag_set() -> FlagSet[Settings]:
+    """Returns the flags of the training command."""
+    return FlagSet(USAGE, Settings, recipes=True)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
@@ -95,181 +308,19 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
     Returns:
         The settings, and the text of a flagfile that gives the same ones anywhere.
     """
-    flags = train_flags.define()
-    values = flags.parse(arguments)
-    _resolve(values)
-    text = flags.flagfile(values, NOT_RESOLVED)
-    del values["recipe"]
-    values["arch_options"] = architectures.parse_options(values["arch_options"])
-    for name in ("lr_boundaries", "base_lr_boundaries"):
-        values[name] = _boundaries(name, values[name])
-    settings = Settings(**values)
-    _check(settings)
+    settings, text = flag_set().resolve(arguments)
+    check(settings)
     return settings, text
 
 
 def differences(then: Settings, now: Settings) -> list[str]:
-    """The settings in which two runs are not the same, as `--name=then, now VALUE`."""
-    ignored = CHANGEABLE
+    """Returns what makes two runs different, each as `--name=then, now VALUE`."""
+    ignored = marked(Settings, CHANGEABLE)
     if "resrep" not in (then.method, now.method):
-        ignored += FORGETTING
+        ignored += marked(Settings, RESREP)
     pairs = [
         (field.name, getattr(then, field.name), getattr(now, field.name))
         for field in dataclasses.fields(Settings)
         if field.name not in ignored
     ]
     return [f"--{name}={a}, now {b}" for name, a, b in pairs if a != b]
-
-
-def _resolve(values: dict[str, Any]) -> None:
-    """Fills in what depends on other flags, and makes paths absolute."""
-    if values["dataset"] is None:
-        chosen = values["arch"]
-        values["dataset"] = "digits"
-        if chosen is not None:
-            values["dataset"] = architectures.published_for(chosen)
-    values["arch"] = values["arch"] or "resnet20"
-    kind = architectures.kind(values["arch"])
-    defaults = train_flags.defaults(values["dataset"])
-    if values["init_weights"] is not None or kind == "file":
-        defaults["base_epochs"] = 0
-    if values["base_lr_schedule"] not in (None, "step"):
-        defaults["base_lr_boundaries"] = []
-    for name, value in defaults.items():
-        if values[name] is None:
-            values[name] = value
-    if values["targets"] is None:
-        values["targets"] = "paper" if kind == "package" else "internal"
-    if values["weight_decay"] is None and kind != "file":
-        values["weight_decay"] = 1e-4
-    if values["compactor_momentum"] is None:
-        filters = values["compactor"] == FILTERS
-        values["compactor_momentum"] = (
-            values["momentum"] if filters else Schedule.momentum
-        )
-    if values["snap"] is None:
-        values["snap"] = values["schedule"] == "auto"
-    for name in ("arch", "init_weights", "dataset", "data_dir"):
-        values[name] = _absolute(name, values[name])
-
-
-def _absolute(name: str, value: str | None) -> str | None:
-    """A value whose path, if it has one, means the same from every folder."""
-    if value is None or (name == "arch" and architectures.kind(value) != "file"):
-        return value
-    prefix = ""
-    if name == "dataset":
-        if not value.startswith(("folder:", "npz:")):
-            return value
-        prefix, _, value = value.partition(":")
-        prefix += ":"
-    if "://" in value:  # An object store.
-        return prefix + value
-    return prefix + os.path.abspath(os.path.expanduser(value))
-
-
-# === Checks ===
-
-
-def _boundaries(name: str, values: Sequence[str | int]) -> tuple[int, ...]:
-    try:
-        epochs = tuple(int(value) for value in values)
-    except ValueError:
-        epochs = (0,)
-    if any(epoch < 1 for epoch in epochs) or list(epochs) != sorted(set(epochs)):
-        raise CommandError(
-            f"`--{name}` must be rising numbers of epochs, such as 120,180. "
-            f"Received: --{name}={','.join(map(str, values))}"
-        )
-    return epochs
-
-
-def _check(settings: Settings) -> None:
-    if not 0 < settings.flops_target < 1:
-        raise CommandError(
-            "`--flops_target` is the fraction of FLOPs to remove and lies between 0 "
-            "and 1, without either. "
-            f"Received: --flops_target={settings.flops_target}"
-        )
-    for name in (
-        *("learning_rate", "base_learning_rate"),
-        *("lasso_strength", "masked_strength", "epsilon"),
-    ):
-        value = getattr(settings, name)
-        if value is not None and not 0 < value < float("inf"):
-            raise CommandError(
-                f"`--{name}` must be positive. "
-                f"Received: --{name}={getattr(settings, name)}"
-            )
-    for name, value in dataclasses.asdict(settings).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise CommandError(
-                f"`--{name}` must be a finite number. Received: --{name}={value}"
-            )
-    for name in ("momentum", "compactor_momentum"):
-        if not 0 <= getattr(settings, name) < 1:
-            raise CommandError(
-                f"`--{name}` must be at least 0 and less than 1. "
-                f"Received: --{name}={getattr(settings, name)}"
-            )
-    _check_rates(settings)
-    if settings.remove == train_flags.MINIMAL and settings.reset:
-        raise CommandError(
-            "`--remove=minimal` goes with `--noreset`: resetting decides by itself "
-            "what goes. Received: --remove=minimal --reset"
-        )
-    if settings.epochs == 0 and settings.base_epochs == 0:
-        raise CommandError(
-            "`--epochs` must be positive where there is no base to train; to look at "
-            "a model's accuracy, run `python -m resrep_tf.evaluate`. "
-            "Received: --epochs=0 --base_epochs=0"
-        )
-    _check_model(settings)
-
-
-def _check_rates(settings: Settings) -> None:
-    for prefix in ("", "base_"):
-        schedule = getattr(settings, f"{prefix}lr_schedule")
-        boundaries = getattr(settings, f"{prefix}lr_boundaries")
-        if (schedule == "step") != bool(boundaries):
-            raise CommandError(
-                f"`--{prefix}lr_boundaries` must be given for "
-                f"`--{prefix}lr_schedule=step`, and for nothing else. "
-                f"Received: --{prefix}lr_schedule={schedule} "
-                f"--{prefix}lr_boundaries={','.join(map(str, boundaries))}"
-            )
-
-
-def _check_model(settings: Settings) -> None:
-    architectures.check(settings.arch, settings.arch_options)
-    kind = architectures.kind(settings.arch)
-    if settings.init_weights and not os.path.isfile(settings.init_weights):
-        raise CommandError(
-            "`--init_weights` must be an existing file. "
-            f"Received: --init_weights={settings.init_weights}"
-        )
-    if not (settings.init_weights or settings.base_epochs or kind == "file"):
-        raise CommandError(
-            "`--init_weights` must be given, or `--base_epochs` be positive: there is "
-            "nothing to prune in a network that has learnt nothing. "
-            "Received: --base_epochs=0, no --init_weights"
-        )
-    if settings.targets == "paper" and kind != "package":
-        raise CommandError(
-            "`--targets=paper` is known for the networks of this package only; take "
-            "internal, all, or a regular expression. "
-            f"Received: --targets=paper --arch={settings.arch}"
-        )
-    try:
-        re.compile(settings.targets)
-    except re.error as error:
-        raise CommandError(
-            "`--targets` must be paper, internal, all, or a regular expression: "
-            f"{error}. Received: --targets={settings.targets}"
-        ) from error
-    if settings.mixed_precision != "float32" and kind == "file":
-        raise CommandError(
-            "`--mixed_precision` applies to networks that are built by name; a .keras "
-            "file has its own precision. "
-            f"Received: --mixed_precision={settings.mixed_precision}"
-        )

@@ -1,9 +1,10 @@
-"""Training of the base and of the wrapped model, alike."""
+"""Training of one phase after the other."""
 
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,7 +15,7 @@ from resrep_tf.cli.errors import CommandError, blame, brief
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
-from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.replicas import SharedLossScaleOptimizer
 from resrep_tf.train.checkpoints import (
     Checkpoint,
@@ -25,13 +26,12 @@ from resrep_tf.train.checkpoints import (
 )
 from resrep_tf.train.loop import Loop, build_state
 from resrep_tf.train.metrics import EpochLog, MetricsFile
+from resrep_tf.train.phases import Phase, Rate, Ready
 from resrep_tf.train.settings import Settings
-
-Rate = float | keras.optimizers.schedules.LearningRateSchedule
 
 
 def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
-    """The data of a run, or a worker's share of them."""
+    """Loads the data of a run, or a worker's share of them."""
     with blame("dataset"):
         return data.load(
             settings.dataset,
@@ -53,7 +53,7 @@ def learning_rate(
     steps_per_epoch: int,
     epochs: int,
 ) -> Rate:
-    """The learning rate as a function of the step.
+    """Returns the learning rate as a function of the step.
 
     Args:
         start: Its first value.
@@ -73,7 +73,7 @@ def learning_rate(
 
 
 def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimizer:
-    """SGD that skips the steps that the settings want skipped."""
+    """Returns SGD; it skips bad steps if the settings say so."""
     sgd = keras.optimizers.SGD(rate, momentum=momentum)
     if settings.mixed_precision == "float16":
         return SharedLossScaleOptimizer(sgd)
@@ -86,7 +86,7 @@ def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimize
 
 
 def synchronise(model: keras.Model) -> None:
-    """Makes BatchNorms see the batch of all replicas."""
+    """Lets BatchNorms see the batch of all replicas."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             synchronise(layer)
@@ -96,17 +96,17 @@ def synchronise(model: keras.Model) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Trains the models of a run, each from where its last checkpoint was written.
+    """Trains the models of a run, each from its last checkpoint on.
 
     Attributes:
-        settings: What to do.
+        settings: The settings of the run.
         data: The data set.
         workers: The devices and processes.
         steps_per_epoch: Training steps of an epoch.
-        folder: Where results go.
+        folder: The folder of the run.
         metrics: The file for each epoch's metrics.
         checkpoints: The run's checkpoints.
-        interruption: What tells of signals.
+        interruption: Notes signals.
     """
 
     settings: Settings
@@ -118,28 +118,75 @@ class Trainer:
     checkpoints: Checkpoints
     interruption: Interruption
 
-    def train(
-        self,
-        model: keras.Model,
-        phase: str,
-        epochs: int,
-        callbacks: Sequence[keras.callbacks.Callback] = (),
-    ) -> None:
-        """Trains a model that was made and compiled in the strategy's scope."""
-        workers = self.workers
+    def compile(self, model: keras.Model, rate: Rate, **arguments: Any) -> None:
+        """Compiles a model for the data and the settings.
+
+        Args:
+            model: The model.
+            rate: The learning rate.
+            **arguments: Further arguments of its `compile`.
+        """
+        settings = self.settings
+        if settings.sync_batchnorm:
+            synchronise(model)
+        model.compile(
+            optimizer(rate, settings.momentum, settings),
+            jit_compile=settings.jit_compile,
+            **accuracy.compile_arguments(model, self.data.classes),
+            **arguments,
+        )
+
+    # === Phases ===
+
+    def finished(self, phase: Phase, before: keras.Model) -> keras.Model | None:
+        """Returns the model after a phase that is over; None if it must be trained."""
+        if phase.file is None or not (self.folder / phase.file).exists():
+            return None
+        trained = keras.models.load_model(self.folder / phase.file, compile=False)
+        return phase.plain(before, trained)
+
+    def make(self, phase: Phase, before: keras.Model) -> Ready:
+        """Makes the model of a phase, with its replicas."""
+        with self.workers.strategy.scope():
+            return phase.make(before, phase.rate)
+
+    def run(
+        self, phase: Phase, before: keras.Model, ready: Ready | None = None
+    ) -> keras.Model:
+        """Trains the model of a phase from its last checkpoint to the end.
+
+        Args:
+            phase: The phase.
+            before: The model before the phase.
+            ready: The phase's model, if it is made already.
+
+        Returns:
+            The trained model, without replicas.
+        """
+        if ready is None:
+            ready = self.make(phase, before)
+        if self.workers.chief:
+            print(phase.title)
+            if ready.plan is not None:
+                print(ready.plan)
+        self._train(phase, ready)
+        return phase.plain(before, ready.model)
+
+    def _train(self, phase: Phase, ready: Ready) -> None:
+        model, workers = ready.model, self.workers
         build_state(model, workers.strategy)
         start = self._resume(model, phase)
-        callbacks = list(callbacks)
+        callbacks = list(ready.callbacks)
         if workers.chief:
             folder = self.folder / output.TENSORBOARD
-            callbacks.append(EpochLog(phase, self.metrics, folder, start.epoch))
-        predict = evaluation.predictor(model, workers)
+            callbacks.append(EpochLog(phase.name, self.metrics, folder, start.epoch))
+        predict = accuracy.predictor(model, workers)
         loss = tf.function(model.loss, autograph=False, reduce_retracing=True)
         loop = Loop(
             model,
             self.data,
             workers,
-            epochs,
+            phase.epochs.stop,
             self.steps_per_epoch,
             callbacks,
             evaluate=lambda each: self._score(predict, loss, each),
@@ -147,26 +194,26 @@ class Trainer:
             save_every=self.settings.checkpoint_interval,
             interruption=self.interruption,
             on_nan=self.settings.on_nan,
-            verbose=evaluation.verbosity() if workers.chief else 0,
+            verbose=accuracy.verbosity() if workers.chief else 0,
         )
-        with evaluation.blame_images(self.data):
+        with accuracy.blame_images(self.data):
             loop.run(start)
 
     def _score(
         self,
-        predict: evaluation.Predict,
-        loss: evaluation.Loss,
+        predict: accuracy.Predict,
+        loss: accuracy.Loss,
         after_batch: Callable[[], None],
     ) -> dict[str, float]:
         steps, show = self.settings.eval_steps, lambda: None
         if self.workers.chief:
-            show = evaluation.passing_bar(evaluation.count(self.data, steps))
+            show = accuracy.passing_bar(accuracy.count(self.data, steps))
 
         def after() -> None:
             show()
             after_batch()
 
-        scores = evaluation.score(predict, self.data, steps, loss, after)
+        scores = accuracy.score(predict, self.data, steps, loss, after)
         found = {"loss": scores.loss, "accuracy": scores.accuracy}
         if self.data.classes > 5:
             found["top5_accuracy"] = scores.top5_accuracy
@@ -174,13 +221,13 @@ class Trainer:
 
     # === Checkpoints ===
 
-    def _resume(self, model: keras.Model, phase: str) -> Position:
+    def _resume(self, model: keras.Model, phase: Phase) -> Position:
         """Restores the phase's newest checkpoint; writes one if there is none."""
         found, chief = self.checkpoints.newest(), self.workers.chief
-        if found is not None and chief:  # Also of the phase before, if that was it.
+        if found is not None and chief:  # Also if it is of the phase before.
             self.metrics.replace(found.rows)
-        if found is None or found.phase != phase:
-            start = Position()
+        if found is None or found.phase != phase.name:
+            start = Position(phase.epochs.start)
             self._save(model, phase, start)
         else:
             assign(model, found.values)
@@ -190,14 +237,14 @@ class Trainer:
         self._check_agreed(start)
         return start
 
-    def _save(self, model: keras.Model, phase: str, position: Position) -> None:
+    def _save(self, model: keras.Model, phase: Phase, position: Position) -> None:
         found = values(model)  # By all workers: metrics are the sum over them.
         if self.workers.chief:
-            checkpoint = Checkpoint(phase, position, self.metrics.rows, found)
+            checkpoint = Checkpoint(phase.name, position, self.metrics.rows, found)
             self.checkpoints.save(checkpoint, position.steps(self.steps_per_epoch))
 
     def _check_agreed(self, position: Position) -> None:
-        """Makes sure that all workers start at the same step."""
+        """Raises unless all workers start at the same step."""
         if self.workers.count == 1:
             return
         steps = position.steps(self.steps_per_epoch)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from resrep_tf.report.comparison import changes, signed
+from resrep_tf.report.comparison import Measurements, changes, signed, table
 
 BEFORE = {
     "flops": 2_000_000,
@@ -47,3 +47,13 @@ def test_what_was_not_measured_is_left_out():
 )
 def test_signs(value, text):
     assert signed(value, 1, "%") == text
+
+
+def test_table_is_aligned():
+    before = Measurements(2_000_000, 1000, 40_000, {1: 0.002, 32: 0.02}, 0.9, 1.0)
+    after = Measurements(1_000_000, 400, 20_000, {1: 0.001, 32: 0.015}, 0.895, 1.0)
+    lines = table(before.to_dict(), after.to_dict()).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[1].split()[-3:] == ["2,000,000", "1,000,000", "−50.0%"]
+    assert lines[4].split()[-3:] == ["2.00", "1.00", "−50.0%"]
+    assert lines[6].split()[-4:] == ["90.00%", "89.50%", "−0.50", "points"]

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("matplotlib")
 from matplotlib.image import imread
 
-from resrep_tf.report import figures
+from resrep_tf.report import figures, progress_figures
 from resrep_tf.report.figures import LayerWidth, Pair, Point
 from resrep_tf.report.plotting import COLOURS, svg
 
@@ -156,7 +156,7 @@ def test_empty_cells_are_left_out():
 def test_thousands_of_rows_are_thinned_out():
     values = np.random.default_rng(0).random((5, 4000))
     figure = figures.norms(range(5), values, np.arange(4000) < 100)
-    assert len(figure.axes[0].get_lines()) <= 2 * figures.MOST_LINES + 2
+    assert len(figure.axes[0].get_lines()) <= 2 * progress_figures.MOST_LINES + 2
     assert {"survive (100)", "forgotten (3,900)"} <= set(texts(figure))
 
 

@@ -1,25 +1,24 @@
 """Studies: what is compared, that it is compared fairly, and what is written."""
 
-import contextlib
 import csv
-import io
 import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
 import resrep_tf
 from resrep_tf.cli import recipes
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.study import cases, report
 from resrep_tf.study import command as study
-from resrep_tf.study import studies, study_report
-from resrep_tf.study.study_results import Result, Summary, as_markdown
+from resrep_tf.study.results import Result, Summary, as_markdown
 from resrep_tf.surgery import slicing
 from resrep_tf.train import settings, snapshots
+from support import runs
 from support.browser import assert_fits_a_phone, browse, needs_chromium
+from support.runs import call, digits_network
 
 pytest.importorskip("matplotlib")
 from matplotlib.image import imread
@@ -27,21 +26,8 @@ from matplotlib.image import imread
 EPOCHS, TARGET = 3, 0.4
 
 
-def small_model():
-    inputs = keras.Input((8, 8, 1), name="image")
-    x = inputs
-    for index, width in enumerate((8, 12)):
-        x = layers.Conv2D(width, 3, padding="same", use_bias=False, name=f"c{index}")(x)
-        x = layers.MaxPooling2D()(layers.ReLU()(layers.BatchNormalization()(x)))
-    outputs = layers.Dense(10, name="logits")(layers.Flatten()(x))
-    return keras.Model(inputs, outputs, name="small")
-
-
 def run(*arguments) -> str:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        study.run([str(argument) for argument in arguments])
-    return printed.getvalue()
+    return call(study.run, *arguments)
 
 
 def rows(path) -> list[dict[str, str]]:
@@ -53,10 +39,9 @@ def rows(path) -> list[dict[str, str]]:
 def flags(tmp_path_factory) -> list[str]:
     """A setting that takes seconds."""
     folder = tmp_path_factory.mktemp("study")
-    keras.utils.set_random_seed(0)
-    small_model().save(folder / "small.keras")
+    model = runs.save(folder / "small.keras", digits_network)
     return [
-        f"--arch={folder / 'small.keras'}",
+        f"--arch={model}",
         "--targets=internal",
         f"--flops_target={TARGET}",
         "--base_epochs=2",
@@ -83,7 +68,7 @@ def test_every_method_meets_the_target_within_a_channel(variants, folder):
     model = keras.models.load_model(folder / "runs" / "base-0" / "base.keras")
     whole = resrep_tf.count_flops(model)
     worth = 0
-    for name, width in (("c0", 8), ("c1", 12)):
+    for name, width in (("conv0", 8), ("conv1", 12)):
         less = slicing.slice_channels(model, {name: np.arange(width) > 0})
         worth = max(worth, whole - resrep_tf.count_flops(less))
     found = {row["method"]: row for row in rows(folder / "variants" / "results.csv")}
@@ -147,10 +132,10 @@ def test_without_matplotlib_there_are_tables_and_a_hint(
         monkeypatch.setitem(sys.modules, name, None)
     results = [
         Result.read(case, 0, folder / "runs" / f"{case.name}-0")
-        for case in studies.cases("variants", "digits")
+        for case in cases.cases("variants", "digits")
         if case.name in ("resrep", "l2")
     ]
-    study_report.write(tmp_path / "report", "Variants", "a command", results)
+    report.write(tmp_path / "report", "Variants", "a command", results)
     assert "pip install matplotlib" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "report").iterdir()} == {
         *("results.csv", "results.md", "report.html")
@@ -220,7 +205,7 @@ def test_the_trajectory_is_drawn(trajectory, folder):
 
 
 def test_snapshots_of_a_run_that_goes_on_are_kept(tmp_path):
-    model = small_model()
+    model = digits_network()
     first = model.get_weights()
     for _ in range(2):
         callback = snapshots.Snapshots(tmp_path, 2)
@@ -238,33 +223,33 @@ def test_snapshots_of_a_run_that_goes_on_are_kept(tmp_path):
 # === What is compared ===
 
 
-@pytest.mark.parametrize("preset", studies.PRESETS)
-@pytest.mark.parametrize("name", studies.STUDIES)
+@pytest.mark.parametrize("preset", cases.PRESETS)
+@pytest.mark.parametrize("name", cases.STUDIES)
 def test_every_method_is_a_valid_training_run(name, preset, tmp_path):
     weights = tmp_path / "base.keras"
     weights.touch()
-    recipe = studies.RECIPES[preset][name]
+    recipe = cases.RECIPES[preset][name]
     assert recipe in recipes.names()
-    cases = studies.cases(name, preset)
-    names = [case.name for case in cases]
+    found = cases.cases(name, preset)
+    names = [case.name for case in found]
     assert len(set(names)) == len(names)
-    for case in cases:
+    for case in found:
         settings.parse([f"--recipe={recipe}", f"--init_weights={weights}", *case.flags])
         if case.like is not None:  # It comes first: its FLOPs are the target.
             assert names.index(case.like) < names.index(case.name)
 
 
 def test_the_ablation_pulls_kernels_as_the_paper_does(tmp_path):
-    cases = {case.name: case for case in studies.cases("ablation", "paper")}
-    assert [name for name in cases if name.startswith("lasso")] == [
+    found = {case.name: case for case in cases.cases("ablation", "paper")}
+    assert [name for name in found if name.startswith("lasso")] == [
         *("lasso-0.3", "lasso-0.03", "lasso-0.003", "lasso-0.001")
     ]
     weights = tmp_path / "base.keras"
     weights.touch()
 
     def chosen(name):
-        recipe = f"--recipe={studies.RECIPES['paper']['ablation']}"
-        flags = [recipe, f"--init_weights={weights}", *cases[name].flags]
+        recipe = f"--recipe={cases.RECIPES['paper']['ablation']}"
+        flags = [recipe, f"--init_weights={weights}", *found[name].flags]
         return settings.parse(flags)[0]
 
     lasso, rep, res = chosen("lasso-0.03"), chosen("rep-0.03"), chosen("res-0.03")
@@ -314,7 +299,7 @@ def test_what_the_lasso_cannot_remove_is_left_out(monkeypatch, tmp_path):
 
 
 def test_means_and_deviations():
-    case = studies.Case("a", "A")
+    case = cases.Case("a", "A")
     results = [
         Result(
             case,

@@ -11,34 +11,18 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
-from resrep_tf.cli import output, workers
-from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli import output
 from resrep_tf.cli.interruption import EXIT_CODE
+from support import runs
+from support.runs import ROOT, digits_network
 
-ROOT = Path(__file__).resolve().parents[2]
 # 50 steps of pruning, with selections from the second on.
 FLAGS = (
     *("--dataset=digits", "--flops_target=0.4", "--batch_size=32", "--epochs=2"),
     *("--steps_per_epoch=25", "--base_epochs=1", "--eval_steps=3"),
     *("--learning_rate=0.02", "--base_learning_rate=0.02", "--checkpoint_interval=10"),
 )
-
-
-def save_model(path: Path, batchnorm: bool) -> Path:
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((8, 8, 1), name="image")
-    x = inputs
-    for index, width in enumerate((8, 12)):
-        bias = not batchnorm
-        x = layers.Conv2D(width, 3, use_bias=bias, name=f"conv{index}")(x)
-        if batchnorm:
-            x = layers.BatchNormalization(name=f"bn{index}")(x)
-        x = layers.ReLU(name=f"relu{index}")(x)
-    x = layers.GlobalAveragePooling2D()(x)
-    keras.Model(inputs, layers.Dense(10, name="logits")(x), name="small").save(path)
-    return path
 
 
 def start(command: list, environment: dict[str, str] | None = None) -> subprocess.Popen:
@@ -90,7 +74,8 @@ def assert_equal_runs(folder: Path, other: Path) -> None:
     ],
 )
 def test_replicas_come_to_what_one_device_comes_to(tmp_path, replicas, batchnorm):
-    model = save_model(tmp_path / "small.keras", batchnorm)
+    options = {"batchnorm": batchnorm, "averaged": True}
+    model = runs.save(tmp_path / "small.keras", digits_network, **options)
     flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm", "--strategy=mirrored"]
     on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
     on_devices(replicas, [*flags, f"--output={tmp_path / 'many'}"])
@@ -130,7 +115,7 @@ def start_workers(flags: list) -> list[subprocess.Popen]:
 
 @pytest.mark.slow
 def test_workers_come_to_what_one_device_comes_to_even_if_one_is_killed(tmp_path):
-    model = save_model(tmp_path / "small.keras", batchnorm=True)
+    model = runs.save(tmp_path / "small.keras", digits_network, averaged=True)
     flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm"]
     on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
     many = tmp_path / "many"
@@ -164,15 +149,3 @@ def test_workers_come_to_what_one_device_comes_to_even_if_one_is_killed(tmp_path
     assert_equal_runs(tmp_path / "one", many)
     for name in (output.SAVED_MODEL, output.TFLITE, output.REPORT):
         assert (many / name).exists()
-
-
-@pytest.mark.parametrize(
-    "config", ["", "{", "[]", '{"cluster": {"worker": ["a:1"]}}', "TASK"]
-)
-def test_a_wrong_cluster_is_explained(monkeypatch, config):
-    if config == "TASK":
-        task = {"type": "worker", "index": 2}
-        config = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": task})
-    monkeypatch.setenv("TF_CONFIG", config)
-    with pytest.raises(CommandError, match=r"TF_CONFIG, JSON.*Received: TF_CONFIG="):
-        workers.start("multiworker")

@@ -11,10 +11,10 @@ import keras
 
 import resrep_tf
 from resrep_tf.cli import output
-from resrep_tf.report import figures, html_page, plotting
-from resrep_tf.report import run_page as report_html
-from resrep_tf.report.drawings import NO_FIGURES, Drawing, narrower
-from resrep_tf.study.study_results import TITLES, Result, as_csv, as_markdown, summarise
+from resrep_tf.report import figures, html_page, plotting, run_page
+from resrep_tf.report.drawing import NO_FIGURES, Drawing
+from resrep_tf.report.run_drawings import narrower
+from resrep_tf.study.results import TITLES, Result, as_csv, as_markdown, summarise
 from resrep_tf.study.trajectory import Trace
 from resrep_tf.train import settings
 
@@ -37,8 +37,8 @@ class Picture:
 
     Attributes:
         name: Of its files.
-        figure: What matplotlib has drawn.
-        caption: What it shows.
+        figure: A figure of matplotlib.
+        caption: A sentence about its content.
     """
 
     name: str
@@ -56,8 +56,8 @@ def write(
     """Writes results.csv, results.md, figures/ and report.html; prints the table.
 
     Args:
-        folder: Where they go.
-        title: What the study is.
+        folder: The folder of the study.
+        title: The title of the page.
         command: The command that was run.
         results: One for each method and seed.
         traces: Of runs whose training was recorded.
@@ -76,7 +76,7 @@ def write(
         with output.atomic(folder / FIGURES) as path:
             path.mkdir()
             for picture in pictures:
-                figures.save(picture.figure, path / picture.name)
+                plotting.save(picture.figure, path / picture.name)
     table = as_markdown(summarise(results))
     output.write_text(
         folder / TABLE, _markdown(title, command, results, table, pictures)
@@ -229,7 +229,7 @@ def _page(
     main = results[0]
     base = keras.models.load_model(main.folder / output.BASE, compile=False)
     found, _ = settings.parse([f"--flagfile={main.folder / output.FLAGS}"])
-    details = report_html.sections(
+    details = run_page.sections(
         main.report, main.metrics(), resrep_tf.explain(base).to_dict()
     )
     values = {

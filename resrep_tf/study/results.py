@@ -1,4 +1,4 @@
-"""What the runs of a study have come to, in figures."""
+"""The results of the runs of a study, in numbers."""
 
 import csv
 import dataclasses
@@ -11,18 +11,18 @@ from typing import Any
 
 from resrep_tf.cli import output
 from resrep_tf.report.comparison import signed
-from resrep_tf.study.studies import Case
+from resrep_tf.study.cases import Case
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What came of a method with one seed.
+    """The result of a method with one seed.
 
     Attributes:
         case: The method.
         seed: The seed.
         folder: The run's folder.
-        report: What is in its report.json.
+        report: The content of its report.json.
     """
 
     case: Case
@@ -32,13 +32,13 @@ class Result:
 
     @classmethod
     def read(cls, case: Case, seed: int, folder: Path) -> "Result":
-        """Reads what a finished run has left in its folder."""
+        """Reads the folder of a finished run."""
         report = json.loads((folder / output.REPORT).read_text("utf-8"))
         return cls(case, seed, folder, report)
 
     @property
     def flops_removed(self) -> float:
-        """Of the model that was really built."""
+        """Returns the fraction that is missing in the model that was built."""
         return 1 - self.report["after"]["flops"] / self.report["before"]["flops"]
 
     @property
@@ -54,12 +54,12 @@ class Result:
         return self.report["after"]["accuracy"]
 
     def metrics(self) -> list[dict[str, str]]:
-        """The run's metrics by epoch, of the method's own training."""
+        """Returns the run's metrics by epoch, of the method's own training."""
         with (self.folder / output.METRICS).open(newline="") as file:
-            return [row for row in csv.DictReader(file) if row["phase"] == "prune"]
+            return [row for row in csv.DictReader(file) if row["phase"] != "base"]
 
     def row(self) -> dict[str, Any]:
-        """A row of results.csv."""
+        """Returns a row of results.csv."""
         return {
             "method": self.case.name,
             "label": self.case.label,
@@ -86,11 +86,11 @@ class Summary:
     results: Sequence[Result]
 
     def mean(self, name: str) -> float:
-        """The mean of a property of the results."""
+        """Returns the mean of a property of the results."""
         return statistics.fmean(getattr(result, name) for result in self.results)
 
     def accuracy(self) -> str:
-        """The mean accuracy in per cent, with its standard deviation."""
+        """Returns the mean accuracy in per cent, with its standard deviation."""
         text = f"{100 * self.mean('accuracy'):.2f}"
         if len(self.results) > 1:
             spread = statistics.stdev(100 * result.accuracy for result in self.results)
@@ -98,12 +98,12 @@ class Summary:
         return text
 
     def change(self) -> str:
-        """By how many points it differs from the base."""
+        """Returns the difference from the base in points."""
         change = self.mean("accuracy") - self.mean("base_accuracy")
         return signed(100 * change, 2, "")
 
     def cells(self) -> tuple[str, ...]:
-        """A row for `TITLES`."""
+        """Returns the cells of a row under `TITLES`."""
         return (
             self.case.label,
             f"{100 * self.mean('flops_removed'):.2f}",
@@ -120,7 +120,7 @@ TITLES = (
 
 
 def summarise(results: Sequence[Result]) -> list[Summary]:
-    """The results by method, in the order of the study."""
+    """Returns the results by method, in the order of the study."""
     found: dict[Case, list[Result]] = {}
     for result in results:
         found.setdefault(result.case, []).append(result)
@@ -128,7 +128,7 @@ def summarise(results: Sequence[Result]) -> list[Summary]:
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as the text of a CSV file; the first one has all columns."""
+    """Returns the text of a CSV file; the first row must have all columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -137,7 +137,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_markdown(summaries: Sequence[Summary]) -> str:
-    """The methods as a table."""
+    """Returns the methods as a table in Markdown."""
     lines = [TITLES, ("---", *["---:"] * (len(TITLES) - 1))]
     lines += [summary.cells() for summary in summaries]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -1,8 +1,10 @@
 """Flagfiles: they parse, and they say what the paper's tables say."""
 
-import dataclasses
 import importlib.resources
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -10,6 +12,7 @@ from resrep_tf import models
 from resrep_tf.cli import recipes
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.train import settings
+from support.runs import ROOT
 
 # The paper's tables: network, data, FLOPs removed, accuracy of the base and pruned.
 PRUNINGS = {
@@ -23,13 +26,19 @@ PRUNINGS = {
     "cifar10_resnet56_flops778": ("resnet56", "cifar10", 77.83, 93.71, 92.66),
     "cifar10_resnet110_flops582": ("resnet110", "cifar10", 58.21, 94.64, 94.62),
 }
+
+
 # Network, batch, epochs, boundaries, accuracy.
 BASES = {
     "cifar10_resnet56_base": ("resnet56", 64, 240, (120, 180), 93.71),
     "cifar10_resnet110_base": ("resnet110", 64, 240, (120, 180), 94.64),
     "imagenet_mobilenet_base": ("mobilenet", 512, 70, (), 70.78),
 }
+
+
 STUDIES = {"digits_study"}
+
+
 CPU = {"cifar10_resnet20_cpu": "resnet20", "cifar10_resnet56_cpu": "resnet56"}
 
 
@@ -135,17 +144,6 @@ def test_the_command_line_wins_wherever_the_recipe_stands(weights):
         assert (chosen.epochs, chosen.flops_target) == (3, 0.5291)
 
 
-def test_how_to_forget_is_nothing_to_methods_that_do_not():
-    """Their runs are still those of a study whose recipe forgets in another way."""
-    changes = {name: object() for name in settings.FORGETTING}
-    for method, count in (("l2", 0), ("resrep", len(changes))):
-        chosen, _ = settings.parse([f"--method={method}"])
-        changed = dataclasses.replace(chosen, **changes)
-        assert len(settings.differences(chosen, changed)) == count
-        other = dataclasses.replace(changed, method="fpgm")
-        assert settings.differences(chosen, other)[0].startswith(f"--method={method}")
-
-
 def test_flagfiles_can_name_recipes(tmp_path, weights):
     file = tmp_path / "mine.flags"
     file.write_text(f"# Mine\n--recipe=cifar10_resnet20_cpu\n\n--epochs=1\n{weights}\n")
@@ -176,3 +174,20 @@ def test_recipes_are_resources_of_the_package():
     folder = importlib.resources.files("resrep_tf.flags")
     for name in recipes.names():
         assert folder.joinpath(f"{name}.flags").is_file()
+
+
+def test_the_installed_package_finds_recipes_from_anywhere(tmp_path):
+    script = (
+        "from resrep_tf.cli import recipes; "
+        "print(len(recipes.names()), recipes.read('cifar10_resnet20_cpu')[:9])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == str(len(list((ROOT / "flags").glob("*.flags"))))
+    assert "# ResNet" in done.stdout

@@ -1,13 +1,12 @@
-"""What each study compares: a list of training runs, as flags.
+"""The methods that each study compares: training runs, as lists of flags.
 
-Nothing here trains or decides anything: a method is a value of a flag of the training
-command.
+Nothing is trained here: a method is a value of a flag of the training command.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
-from resrep_tf.train.train_flags import MINIMAL
+from resrep_tf.train.settings import MINIMAL
 
 # The strengths of the paper's Lasso on kernels (Sect. 4.3), and the one whose training
 # it looks into.
@@ -45,10 +44,10 @@ class Case:
     """One method of a study.
 
     Attributes:
-        name: What it is called in folders, tables and `--only`.
-        label: What it is called for people.
-        flags: What the training command is told beside the recipe.
-        like: The name of a case whose FLOPs it is to have, instead of the recipe's.
+        name: Its name in folders, tables and `--only`.
+        label: Its name for people.
+        flags: Flags of the training command, beside the recipe.
+        like: The name of a case; the target is then the FLOPs that it removed.
         group: Cases of one group are points of one line in figures.
     """
 
@@ -64,7 +63,7 @@ PRUNED_FINETUNED = Case("l2", "pruned by norm, then finetuned", ("--method=l2",)
 
 
 def cases(study: str, preset: str) -> Sequence[Case]:
-    """The methods of a study, ResRep or what others refer to first."""
+    """Returns the methods of a study; those that others refer to come first."""
     if study == "variants":
         return _VARIANTS
     if study == "criteria":
@@ -109,7 +108,7 @@ _CRITERIA = (
 
 
 def _ablation() -> tuple[Case, ...]:
-    """Sect. 4.3: the Lasso on kernels, then Rep, Res and both at the same FLOPs."""
+    """Returns Sect. 4.3: the Lasso on kernels, then Rep, Res and both at its FLOPs."""
     found = []
     for strength in STRENGTHS:
         tag = f"{strength:g}"
@@ -136,7 +135,7 @@ def _ablation() -> tuple[Case, ...]:
 
 
 def _lasso(strength: float) -> tuple[str, ...]:
-    """The traditional paradigm: a Lasso on the kernels, the minimal structure."""
+    """Returns the traditional way: a Lasso on kernels, then the minimal structure."""
     return (
         *FILTERS,
         "--noreset",

@@ -1,0 +1,83 @@
+"""Checks of flags that must fit together, before anything is loaded."""
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from resrep_tf.cli import architectures
+from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.pruning.selection import check_target
+
+if TYPE_CHECKING:
+    from resrep_tf.train.settings import Settings
+
+
+def check(settings: "Settings") -> None:
+    """Raises a `CommandError` if a run with these settings cannot work."""
+    with blame("flops_target"):
+        check_target(settings.flops_target)
+    _check_rates(settings)
+    if settings.remove == "minimal" and settings.reset:
+        raise CommandError(
+            "`--remove=minimal` goes with `--noreset`: resetting decides by itself "
+            "what goes. Received: --remove=minimal --reset"
+        )
+    if settings.epochs == 0 and settings.base_epochs == 0:
+        raise CommandError(
+            "`--epochs` must be positive where there is no base to train; to look at "
+            "a model's accuracy, run `python -m resrep_tf.evaluate`. "
+            "Received: --epochs=0 --base_epochs=0"
+        )
+    _check_model(settings)
+    _check_targets(settings)
+
+
+def _check_rates(settings: "Settings") -> None:
+    for prefix in ("", "base_"):
+        schedule = getattr(settings, f"{prefix}lr_schedule")
+        boundaries = getattr(settings, f"{prefix}lr_boundaries")
+        if (schedule == "step") != bool(boundaries):
+            raise CommandError(
+                f"`--{prefix}lr_boundaries` must be given for "
+                f"`--{prefix}lr_schedule=step`, and for nothing else. "
+                f"Received: --{prefix}lr_schedule={schedule} "
+                f"--{prefix}lr_boundaries={','.join(map(str, boundaries))}"
+            )
+
+
+def _check_model(settings: "Settings") -> None:
+    architectures.check(settings.arch, settings.arch_options)
+    kind = architectures.kind(settings.arch)
+    if settings.init_weights and not os.path.isfile(settings.init_weights):
+        raise CommandError(
+            "`--init_weights` must be an existing file. "
+            f"Received: --init_weights={settings.init_weights}"
+        )
+    if not (settings.init_weights or settings.base_epochs or kind == "file"):
+        raise CommandError(
+            "`--init_weights` must be given, or `--base_epochs` be positive: there is "
+            "nothing to prune in a network that has learnt nothing. "
+            "Received: --base_epochs=0, no --init_weights"
+        )
+    if settings.mixed_precision != "float32" and kind == "file":
+        raise CommandError(
+            "`--mixed_precision` applies to networks that are built by name; a .keras "
+            "file has its own precision. "
+            f"Received: --mixed_precision={settings.mixed_precision}"
+        )
+
+
+def _check_targets(settings: "Settings") -> None:
+    if settings.targets == "paper" and architectures.kind(settings.arch) != "package":
+        raise CommandError(
+            "`--targets=paper` is known for the networks of this package only; take "
+            "internal, all, or a regular expression. "
+            f"Received: --targets=paper --arch={settings.arch}"
+        )
+    try:
+        re.compile(settings.targets)
+    except re.error as error:
+        raise CommandError(
+            "`--targets` must be paper, internal, all, or a regular expression: "
+            f"{error}. Received: --targets={settings.targets}"
+        ) from error

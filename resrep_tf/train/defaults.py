@@ -1,0 +1,116 @@
+"""Defaults of the training command that depend on other flags."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from resrep_tf.baselines.filters import FILTERS
+from resrep_tf.cli import architectures
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.flagset import Values
+from resrep_tf.pruning.schedule import Schedule
+
+# By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
+# that are not listed.
+BY_DATA = {
+    "digits": {
+        "epochs": 20,
+        "batch_size": 32,
+        "learning_rate": 0.03,
+        "base_epochs": 15,
+        "base_lr_schedule": "cosine",
+        "base_lr_boundaries": [],
+    },
+    "cifar10": {
+        "epochs": 480,
+        "batch_size": 64,
+        "learning_rate": 0.01,
+        "base_epochs": 240,
+        "base_lr_schedule": "step",
+        "base_lr_boundaries": [120, 180],
+    },
+    "imagenet2012": {
+        "epochs": 180,
+        "batch_size": 256,
+        "learning_rate": 0.01,
+        "base_epochs": 70,
+        "base_lr_schedule": "cosine",
+        "base_lr_boundaries": [],
+    },
+}
+
+
+def of_data(name: str) -> Callable[[Values], Any]:
+    """Returns a function that looks up a flag's default for `--dataset`."""
+
+    def look_up(values: Values) -> Any:
+        known = re.split("[:/]", values["dataset"].removeprefix("tfds:"))[0]
+        return BY_DATA.get(known, BY_DATA["imagenet2012"])[name]
+
+    return look_up
+
+
+def in_words(name: str) -> str:
+    """Returns the sentence of the help about a default that depends on the data."""
+    values = [
+        f"{found[name]} for {data}{' and others' if data == 'imagenet2012' else ''}"
+        for data, found in BY_DATA.items()
+    ]
+    return f"By default {', '.join(values)}."
+
+
+def dataset(values: Values) -> str:
+    """Returns the data that a network was published for."""
+    arch = values.given["arch"]
+    return "digits" if arch is None else architectures.published_for(arch)
+
+
+def targets(values: Values) -> str:
+    """Returns `paper` where it is known which layers the paper prunes."""
+    known = architectures.kind(values["arch"]) == "package"
+    return "paper" if known else "internal"
+
+
+def weight_decay(values: Values) -> float | None:
+    """Returns the paper's weight decay; None for a file, which has its own."""
+    return None if architectures.kind(values["arch"]) == "file" else 1e-4
+
+
+def compactor_momentum(values: Values) -> float:
+    """Returns the paper's momentum for compactors; filters have that of the rest."""
+    if values["compactor"] == FILTERS:
+        return values["momentum"]
+    return Schedule().momentum
+
+
+def base_epochs(values: Values) -> int:
+    """Returns 0 if there are weights already."""
+    trained = architectures.kind(values["arch"]) == "file"
+    if trained or values["init_weights"] is not None:
+        return 0
+    return of_data("base_epochs")(values)
+
+
+def base_lr_boundaries(values: Values) -> list[int]:
+    """Returns the boundaries that the data's recipe has, for `step` only."""
+    if values["base_lr_schedule"] != "step":
+        return []
+    return of_data("base_lr_boundaries")(values)
+
+
+def boundaries(name: str) -> Callable[[Sequence[str | int]], tuple[int, ...]]:
+    """Returns a function that reads the flag `name`, a list of epochs."""
+
+    def read(values: Sequence[str | int]) -> tuple[int, ...]:
+        try:
+            epochs = tuple(int(value) for value in values)
+        except ValueError:
+            epochs = (0,)
+        if any(epoch < 1 for epoch in epochs) or list(epochs) != sorted(set(epochs)):
+            raise CommandError(
+                f"`--{name}` must be rising numbers of epochs, such as 120,180. "
+                f"Received: --{name}={','.join(map(str, values))}"
+            )
+        return epochs
+
+    return read
