@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.pruning.selection import check_target
+from resrep_tf.pruning.selection import Constraints
 
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check(settings: "Settings") -> None:
     """Raises a `CommandError` if a run with these settings cannot work."""
     with blame("flops_target"):
-        check_target(settings.flops_target)
+        Constraints(settings.flops_target, settings.min_width, settings.round_to)
     _check_rates(settings)
     if settings.remove == "minimal" and settings.reset:
         raise CommandError(

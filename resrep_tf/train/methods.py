@@ -229,7 +229,7 @@ class ResRep(Method):
 
 
 def advice(pruner: resrep_tf.ResRepModel, epsilon: float) -> str:
-    """Returns what to do about masked rows that are left; empty if all are forgotten."""
+    """Returns advice about masked rows that are not forgotten; empty if all are."""
     left = unforgotten(pruner, epsilon)
     if not left:
         return ""

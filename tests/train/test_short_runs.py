@@ -107,8 +107,8 @@ def test_masked_channels_that_are_left_are_named():
     pruner.compactors[0].kernel.assign(kernel)
     note = advice(pruner, 1e-5)
     assert note.startswith("NOTE: 2 of 3 masked channels are not forgotten yet")
-    for advice in ("--drop_masked", "--epochs", "--snap", "--schedule=auto"):
-        assert advice in note
+    for way in ("--drop_masked", "--epochs", "--snap", "--schedule=auto"):
+        assert way in note
 
 
 def test_a_run_that_is_too_short_says_so(flags, tmp_path):
