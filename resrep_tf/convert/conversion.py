@@ -131,13 +131,13 @@ def _by_compactor(
         for name in (compactor.name, *compactor.targets):
             known[name] = compactor
     named = {}
-    for name, value in keep.items():
+    for name, given in keep.items():
         if name not in known:
             raise ValueError(
                 f"`keep` names no compactor or target layer: {name!r}. There are: "
                 f"{sorted(known)}. Received: keep={list(keep)}"
             )
-        value = np.asarray(value)
+        value = np.asarray(given)
         if value.dtype != bool or value.shape != (known[name].width,):
             raise ValueError(
                 f"`keep[{name!r}]` must be {known[name].width} booleans. Received: an "

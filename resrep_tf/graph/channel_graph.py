@@ -58,8 +58,8 @@ class ChannelGraph:
         """The readers of each tensor; None stands for the model's own output."""
         users: dict[int, list[Any]] = {}
         for step in self.steps:
-            nested = isinstance(step, Link)
-            for tensor in [step.source] if nested else step.sources:
+            sources = (step.source,) if isinstance(step, Link) else step.sources
+            for tensor in sources:
                 users.setdefault(id(tensor), []).append(step)
         for tensor in self.function.outputs:
             users.setdefault(id(self.tensor(tensor)), []).append(None)
@@ -106,10 +106,11 @@ class ChannelGraph:
             an operation that cannot be shared reads nothing else.
         """
         found: dict[str, list[Call]] = {}
-        tail = calls
+        tail = list(calls)
         for role in calls[0].rule.absorbs(calls[0]):
-            after = [self.only_reader(call) for call in tail]
-            if any(call is None or call.rule.role != role for call in after):
+            readers = [self.only_reader(call) for call in tail]
+            after = [r for r in readers if r is not None and r.rule.role == role]
+            if len(after) < len(tail):
                 continue
             first = after[0]
             alone = len(self._calls_by_op[id(first.op)]) == len(calls)

@@ -33,7 +33,7 @@ class Node:
         outputs: The tensors it makes.
         arguments: Maps a list of values, one per input, to `(args, kwargs)`.
         inner: The graph of a nested model that can be entered, else None.
-        entering: What the call hands to each input of `inner`, in their order.
+        entering: The tensors for the inputs of `inner`, in their order.
     """
 
     key: int
@@ -42,7 +42,7 @@ class Node:
     outputs: list[keras.KerasTensor]
     arguments: Callable[[Sequence[Any]], tuple[tuple, dict]]
     inner: keras.Function | None = None
-    entering: list[keras.KerasTensor] | None = None
+    entering: Sequence[keras.KerasTensor] = ()
 
 
 def nodes(function: keras.Function) -> Iterator[Node]:
@@ -63,7 +63,7 @@ def _node(node: Any) -> Node:
         outputs=node.outputs,
         arguments=_arguments(node),
         inner=None if entering is None else inner,
-        entering=entering,
+        entering=entering or (),
     )
 
 

@@ -143,7 +143,7 @@ def _tied(producers: Sequence[Producer]) -> list[tuple[Producer, ...]]:
             for channel in member.channels.tolist():
                 owner[channel] = home
     order = {producer: number for number, producer in enumerate(producers)}
-    return [tuple(sorted(group, key=order.get)) for group in groups.values()]
+    return [tuple(sorted(group, key=order.__getitem__)) for group in groups.values()]
 
 
 def _joined(graph: "ChannelGraph", zero_absorbs: bool) -> set[int]:

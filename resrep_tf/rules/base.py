@@ -218,6 +218,13 @@ class Rule:
         """Returns the value of each constant channel; NaN where a channel varies."""
         return [np.full(t.width, np.nan) for t in call.outputs]
 
+    def at_zero(self, call: Call) -> np.ndarray:
+        """Returns the output of a rule that `produces` if all channels were pruned.
+
+        They are zero before the layer's own activation, which may move them.
+        """
+        raise NotImplementedError(f"{call.describe()} makes no channels")
+
     def absorbs(self, call: Call) -> tuple[str, ...]:
         """Returns the roles of operations that can be merged into this one, in order.
 

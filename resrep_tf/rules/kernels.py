@@ -151,8 +151,7 @@ class Kernel(Absorbing):
         why = self.only_zero(call)
         return [Read(0, ZERO if why else CONSTANT, why)]
 
-    def at_zero(self, call: Call) -> np.ndarray:
-        """Returns the output if all channels were zero before the activation."""
+    def at_zero(self, call):
         return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
 
     def merge(self, call, keeps, fusion):

@@ -38,7 +38,7 @@ def slice_channels(
 
 def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
     """Does what `slice_channels` does, for a graph that is at hand."""
-    removed = {}
+    removed: dict[int, np.ndarray] = {}
     for space, kept in keep.items():
         for producer in space.producers:
             values = np.where(kept, np.nan, producer.removed())
@@ -60,7 +60,7 @@ def _by_space(
         for producer in space.producers
     }
     found = {}
-    for name, value in keep.items():
+    for name, given in keep.items():
         space = known.get(name)
         if space is None or not space.prunable:
             why = f"there are {sorted(known)}" if space is None else space.reason
@@ -68,7 +68,7 @@ def _by_space(
                 f"`keep` names no layer that can lose channels: {name!r} ({why}). "
                 f"Received: keep={list(keep)}"
             )
-        value = np.asarray(value)
+        value = np.asarray(given)
         if value.dtype != bool or value.shape != (space.width,) or not value.any():
             raise ValueError(
                 f"`keep[{name!r}]` must be {space.width} booleans, one of them true at "
