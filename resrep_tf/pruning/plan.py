@@ -28,7 +28,7 @@ import numpy as np
 
 from resrep_tf.pruning.checks import check_not_negative, check_positive_integer
 from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.pruning.selection import Constraints
+from resrep_tf.pruning.selection import check_target
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
 # early leaves the rest of the run, at a high learning rate, to make up for it; on runs
@@ -172,7 +172,7 @@ def make_plan(
     check_positive_integer("rows_to_mask", rows_to_mask)
     check_positive_integer("total_steps", total_steps)
     check_not_negative("row_norm", row_norm)
-    Constraints(flops_target)  # Raises unless it is a fraction.
+    check_target(flops_target)
     task = _Task(
         rows=int(rows_to_mask),
         row_norm=float(row_norm),

@@ -15,6 +15,20 @@ from resrep_tf.budget import Budget
 from resrep_tf.pruning.checks import check_positive_integer
 
 
+def check_target(target: float, argument: str = "flops_target") -> None:
+    """Raises unless `target` is a fraction, strictly between 0 and 1.
+
+    Args:
+        target: The fraction to remove.
+        argument: The argument by which the user gave it.
+    """
+    if not 0 < target < 1:
+        raise ValueError(
+            f"`{argument}` is the fraction to remove and must be between 0 and 1, both "
+            f"excluded. Received: {argument}={target}"
+        )
+
+
 @dataclass(frozen=True)
 class Constraints:
     """The fraction that a selection must remove, and the widths that it must leave.
@@ -35,11 +49,7 @@ class Constraints:
     argument: str = "flops_target"
 
     def __post_init__(self):
-        if not 0 < self.target < 1:
-            raise ValueError(
-                f"`{self.argument}` is the fraction to remove and must be between 0 "
-                f"and 1, both excluded. Received: {self.argument}={self.target}"
-            )
+        check_target(self.target, self.argument)
         check_positive_integer("min_width", self.min_width)
         check_positive_integer("round_to", self.round_to)
 

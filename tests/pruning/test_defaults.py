@@ -65,14 +65,11 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "batches, epochs", [(4, 1), (20, 1), (5, 6), (100, 3)], ids=str
-)
+@pytest.mark.parametrize("batches, epochs", [(4, 1), (20, 1), (60, 3)], ids=str)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_run_and_optimizer(name, batches, epochs):
     pruner = resrep_tf.wrap(network())
-    # For a few steps, tracing takes far longer than training.
-    pruner.compile(OPTIMIZERS[name](), CE, run_eagerly=batches * epochs <= 30)
+    pruner.compile(OPTIMIZERS[name](), CE, jit_compile=False)
     selection = resrep_tf.ChannelSelection(TARGET)
     x, y = images(batches)
     options = {"batch_size": BATCH, "epochs": epochs, "verbose": 0}
