@@ -28,7 +28,7 @@ _FLAG = "flag"  # The key of a field's metadata.
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """The flag of a field; its type is that of the field.
+    """The flag of a field, with the type of the field.
 
     Attributes:
         default: The value if the flag is not given.

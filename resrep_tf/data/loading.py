@@ -13,7 +13,7 @@ NAMES = ("digits", "cifar10", "imagenet2012", "tfds:NAME", "folder:PATH", "npz:P
 
 
 def names() -> list[str]:
-    """What `load` can load, beside every classification set of tensorflow-datasets."""
+    """Returns the names for `load`, beside the sets of tensorflow-datasets."""
     return list(NAMES)
 
 
@@ -179,7 +179,7 @@ def _unresized(source: ArraySource, name: str, image_size: int | None) -> ArrayS
 
 
 def _unknown(name: str) -> str:
-    """Says what can be loaded, and what comes nearest to `name`."""
+    """Returns an error that lists what can be loaded, and the nearest name."""
     if os.path.isdir(os.path.expanduser(name)):
         near = [f"folder:{name}"]
     elif name.endswith(".npz"):

@@ -36,7 +36,7 @@ _PAPER = Schedule()
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a training run is to do, with every default filled in."""
+    """The settings of a training run, with every default filled in."""
 
     # === Model and data ===
 
