@@ -61,7 +61,7 @@ def build(
         input_shape: Height, width and channels of one image. By default those of the
             data set the architecture was published for.
         classes: Number of logits, with the same default.
-        **options: What else the builder takes: `weight_decay` for all of them,
+        **options: Further arguments of the builder: `weight_decay` for all of them,
             `shortcut` for the CIFAR ResNets, `alpha` for MobileNet, `hidden` for VGG.
 
     Example:

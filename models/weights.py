@@ -22,7 +22,7 @@ _TORCH_VARIABLES = {
 }
 _BLOCK_LAYER = re.compile(r"^stage(\d+)_block(\d+)_(shortcut_)?(conv|bn)(\d*)$")
 
-# How many weights of a kind an error names.
+# The number of weights of a kind that an error names.
 _LISTED = 8
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 

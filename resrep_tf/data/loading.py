@@ -55,7 +55,7 @@ def load(
     Args:
         name: Which set.
         batch_size: Images in a batch, over all shards.
-        seed: What the order and the augmentation depend on, beside the epoch.
+        seed: The order and the augmentation depend on it, and on the epoch.
         image_size: Height and width to bring images to. By default 224 for those of
             varying size; others stay as they are.
         data_dir: Where tensorflow-datasets keeps its sets, `~/tensorflow_datasets`

@@ -76,7 +76,7 @@ class Order:
             epoch_from: Makes the stream of an epoch from its number and the number
                 of batches to leave out at its start.
             step: The first batch, counted from the start of training.
-            epochs: How many epochs, counting the one that `step` is in. `None` for
+            epochs: The number of epochs, with the one that `step` is in. `None` for
                 no end.
         """
         first, skipped = divmod(step, self.steps_per_epoch)

@@ -4,9 +4,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import resrep_tf
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.pruning.selection import check_target
 
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check(settings: "Settings") -> None:
     """Raises a `CommandError` if a run with these settings cannot work."""
     with blame("flops_target"):
-        check_target(settings.flops_target)
+        resrep_tf.ChannelSelection(settings.flops_target)
     _check_rates(settings)
     if settings.remove == "minimal" and settings.reset:
         raise CommandError(
