@@ -1,4 +1,4 @@
-"""Pieces that every reference architecture is made of.
+"""Parts of the reference architectures.
 
 A layer is named `{scope}_{kind}{index}`, for instance `stage1_block0_conv1`. The
 names are part of the interface: target patterns and weight files rely on them.
@@ -9,7 +9,7 @@ from keras import layers
 
 
 def image_input(input_shape: tuple, classes: int) -> keras.KerasTensor:
-    """Starts a model, after checking what all builders are given alike."""
+    """Returns the input of a model, after checking the arguments of all builders."""
     if len(input_shape) != 3 or not input_shape[-1]:
         raise ValueError(
             "`input_shape` must be (height, width, channels) with a known number of "
@@ -23,7 +23,7 @@ def image_input(input_shape: tuple, classes: int) -> keras.KerasTensor:
 
 
 def kernel_decay(weight_decay: float) -> keras.regularizers.Regularizer | None:
-    """Penalty that adds `weight_decay * kernel` to the kernel's gradient.
+    """Returns a penalty that adds `weight_decay * kernel` to the gradient.
 
     Keras's `L2(l)` penalises `l * sum(w ** 2)`, whose gradient is `2 * l * w`: half
     of the strength gives weight decay in the usual sense.
@@ -47,7 +47,7 @@ def conv_bn(
     relu: bool = True,
     weight_decay: float,
 ) -> keras.KerasTensor:
-    """Convolution without bias, BatchNorm and, unless told otherwise, ReLU."""
+    """Adds a convolution without bias, a BatchNorm and, by default, a ReLU."""
     x, padding = _pad(x, kernel_size, strides, name=f"{scope}_pad{index}")
     x = layers.Conv2D(
         filters,
@@ -65,7 +65,7 @@ def conv_bn(
 def depthwise_bn(
     x: keras.KerasTensor, kernel_size: int, strides: int = 1, *, scope: str
 ) -> keras.KerasTensor:
-    """Depthwise convolution without bias, BatchNorm and ReLU.
+    """Adds a depthwise convolution without bias, a BatchNorm and a ReLU.
 
     Depthwise kernels are not decayed: nine weights per channel do not overfit, and
     decay makes them vanish (Howard et al., 2017, section 3.2).
@@ -87,7 +87,7 @@ def depthwise_bn(
 def dense(
     x: keras.KerasTensor, units: int, *, name: str, weight_decay: float
 ) -> keras.KerasTensor:
-    """Fully connected layer; its kernel is decayed, its bias is not."""
+    """Adds a fully connected layer; weight decay is on its kernel only."""
     return layers.Dense(
         units,
         kernel_initializer="he_normal",
@@ -99,7 +99,7 @@ def dense(
 def pooled_logits(
     x: keras.KerasTensor, classes: int, *, weight_decay: float
 ) -> keras.KerasTensor:
-    """The head that all but the large VGG share."""
+    """Adds the head: global average pooling and logits."""
     x = layers.GlobalAveragePooling2D(name="pool")(x)
     return dense(x, classes, name="logits", weight_decay=weight_decay)
 

@@ -1,4 +1,4 @@
-"""Reference architectures by name: how to build each, and what the paper prunes."""
+"""Reference architectures by name: building them, and the paper's target layers."""
 
 import dataclasses
 import difflib
@@ -61,7 +61,7 @@ def build(
         input_shape: Height, width and channels of one image. By default those of the
             data set the architecture was published for.
         classes: Number of logits, with the same default.
-        **options: What else the builder takes: `weight_decay` for all of them,
+        **options: Further arguments of the builder: `weight_decay` for all of them,
             `shortcut` for the CIFAR ResNets, `alpha` for MobileNet, `hidden` for VGG.
 
     Example:
@@ -87,17 +87,17 @@ def build(
 
 
 def names() -> list[str]:
-    """What `build` can build."""
+    """Returns the names for `build`."""
     return list(_ENTRIES)
 
 
 def default_classes(name: str) -> int:
-    """The number of classes of the data set an architecture was published for."""
+    """Returns the number of classes that an architecture was published for."""
     return inspect.signature(_entry(name).builder).parameters["classes"].default
 
 
 def targets(name: str) -> re.Pattern[str]:
-    """Pattern of the names of the layers that the paper prunes in an architecture.
+    """Returns a pattern of the names of the layers that the paper prunes.
 
     First convolutions of residual blocks (the first two in bottlenecks), MobileNet's
     convolutions that are not depthwise, all of VGG's.

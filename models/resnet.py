@@ -68,7 +68,7 @@ def imagenet_resnet(
 def basic_residual(
     x: keras.KerasTensor, width: int, strides: int, scope: str, conv: Callable
 ) -> keras.KerasTensor:
-    """Two 3x3 convolutions."""
+    """Adds two 3x3 convolutions."""
     x = conv(x, width, 3, strides, scope=scope, index=1)
     return conv(x, width, 3, scope=scope, index=2, relu=False)
 
@@ -76,7 +76,7 @@ def basic_residual(
 def bottleneck_residual(
     x: keras.KerasTensor, width: int, strides: int, scope: str, conv: Callable
 ) -> keras.KerasTensor:
-    """A 3x3 convolution between two 1x1, the last of them four times as wide."""
+    """Adds a 3x3 convolution between two 1x1; the last is four times as wide."""
     x = conv(x, width, 1, scope=scope, index=1)
     x = conv(x, width, 3, strides, scope=scope, index=2)
     return conv(x, 4 * width, 1, scope=scope, index=3, relu=False)
@@ -85,13 +85,13 @@ def bottleneck_residual(
 def projection(
     x: keras.KerasTensor, filters: int, strides: int, scope: str, conv: Callable
 ) -> keras.KerasTensor:
-    """Shortcut for a block whose output has another shape than its input."""
+    """Adds the shortcut of a block whose output has another shape than its input."""
     return conv(x, filters, 1, strides, scope=f"{scope}_shortcut", relu=False)
 
 
 def join(
     residual: keras.KerasTensor, shortcut: keras.KerasTensor, scope: str
 ) -> keras.KerasTensor:
-    """Ends a block."""
+    """Adds the shortcut to a block, and a ReLU."""
     x = layers.Add(name=f"{scope}_add")([residual, shortcut])
     return layers.ReLU(name=f"{scope}_relu")(x)

@@ -24,7 +24,7 @@ def cifar_resnet(
         depth: 20, 32, 44, 56, 110 or any other `6 * n + 2`.
         input_shape: Height, width and channels of one image.
         classes: Number of logits.
-        shortcut: What leads into a wider stage. "zero_pad" has no weights: it takes
+        shortcut: The connection into a wider stage. "zero_pad" has no weights: it takes
             every second pixel and pads the channels with zeros on both sides, which
             is option A of He et al. "projection" is a strided 1x1 convolution with
             BatchNorm, option B, and what the paper's 126 M MACs of ResNet-56 count.

@@ -1,4 +1,4 @@
-"""Filling a model from a weights file."""
+"""Loading a file of weights into a model."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _TORCH_VARIABLES = {
 }
 _BLOCK_LAYER = re.compile(r"^stage(\d+)_block(\d+)_(shortcut_)?(conv|bn)(\d*)$")
 
-# How many weights of a kind an error names.
+# The number of weights of a kind that an error names.
 _LISTED = 8
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -93,7 +93,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 def _torch_variables(
     model: keras.Model, tensors: dict[str, np.ndarray]
 ) -> dict[str, keras.Variable]:
-    """The model's variables under the names that the file's convention gives them."""
+    """Returns the model's variables under the names of the file's convention."""
     head = "linear" if "linear.weight" in tensors else "fc"
     shortcut = "shortcut" if any(".shortcut." in t for t in tensors) else "downsample"
     prefixes = {"stem_conv": "conv1", "stem_bn": "bn1", "logits": head}
@@ -185,7 +185,7 @@ def _assign(
 
 
 def _listed(items: list[str]) -> str:
-    """The first items, and how many there are: of another network, most are wrong."""
+    """Returns the first items and the number of the others: there may be many."""
     rest = len(items) - _LISTED
     more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(items[:_LISTED]) + more

@@ -1,1 +1,1 @@
-"""What the commands share: flags, recipes, errors, the output folder, workers."""
+"""The parts that commands share: flags, recipes, errors, output folder, workers."""

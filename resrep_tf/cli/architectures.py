@@ -1,4 +1,4 @@
-"""The base model that `--arch` names."""
+"""Networks by name and from files: `--arch`."""
 
 import ast
 import difflib
@@ -15,12 +15,12 @@ from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
 
 _KERAS = "keras:"
-# What this command decides itself about a network of keras.applications.
+# Arguments of keras.applications that follow from the data and other flags.
 _DECIDED = ("input_shape", "classes", "weights", "include_top", "classifier_activation")
 
 
 def kind(arch: str) -> str:
-    """Whether a network is one of this `"package"`, `"keras"`'s or in a `"file"`."""
+    """Returns where a network comes from: `"package"`, `"keras"` or `"file"`."""
     if arch.startswith(_KERAS):
         return "keras"
     if arch.endswith(".keras") or os.sep in arch:
@@ -54,7 +54,7 @@ def check(arch: str, options: Mapping[str, Any]) -> None:
 
 
 def published_for(arch: str) -> str:
-    """The data set that a network of this package was published for."""
+    """Returns the data set that a network of this package was published for."""
     check(arch, {})
     if kind(arch) != "package":
         raise CommandError(
@@ -129,13 +129,13 @@ def build(
 
 
 def load_file(arch: str) -> keras.Model:
-    """The model in a .keras file."""
+    """Returns the model in a .keras file."""
     with blame("arch"):
         return keras.models.load_model(_path(arch), compile=False)
 
 
 def _path(arch: str) -> str:
-    # Shells do not do this behind an equals sign.
+    # Shells do not expand `~` behind an equals sign.
     return os.path.expanduser(arch)
 
 
@@ -173,7 +173,7 @@ def check_shapes(
 
 
 def gives_logits(model: keras.Model) -> bool:
-    """Whether a model's outputs are logits, and not yet probabilities."""
+    """Returns whether a model's outputs are logits, as opposed to probabilities."""
     if isinstance(model, keras.Sequential):
         last = model.layers[-1]
     else:
@@ -187,7 +187,7 @@ def gives_logits(model: keras.Model) -> bool:
 
 
 def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:
-    """A copy that computes in float32 what a model does in mixed precision.
+    """Returns a copy of a model in mixed precision that computes in float32.
 
     Args:
         model: The model.
@@ -252,7 +252,7 @@ def _build_application(
 
 
 def _decayed(model: keras.Model, weight_decay: float) -> keras.Model:
-    """A copy whose convolution and dense kernels are decayed, depthwise ones not."""
+    """Returns a copy with weight decay on convolution and dense kernels only."""
     penalty = keras.regularizers.L2(weight_decay / 2) if weight_decay else None
     kinds = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Dense)
 

@@ -1,4 +1,4 @@
-"""The converted model in all its forms."""
+"""Writing a converted model in all formats."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ def write(model: keras.Model, folder: Path, everything: bool = True) -> None:
 
 @contextlib.contextmanager
 def _exported(path: Path) -> Iterator[Path]:
-    """Says what is being written, which may take minutes."""
+    """Prints the name of the file, since exporting may take minutes."""
     print(f"Exporting {path.name}", flush=True)
     with quiet(), output.atomic(path) as temporary:
         yield temporary
@@ -44,7 +44,7 @@ def _exported(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Holds back what exporters log about themselves."""
+    """Silences the log messages of exporters within the block."""
     loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

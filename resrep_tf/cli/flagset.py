@@ -28,7 +28,7 @@ _FLAG = "flag"  # The key of a field's metadata.
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """The flag of a field; its type is that of the field.
+    """The flag of a field, with the type of the field.
 
     Attributes:
         default: The value if the flag is not given.
@@ -43,7 +43,7 @@ class Flag:
         clean: Returns the value in a form that means the same in every folder.
         read: Returns the field's value from the flag's value.
         written: Whether flagfiles have the flag.
-        mark: What else the command knows about the flag; see `marked`.
+        mark: A word that groups flags for the command; see `marked`.
     """
 
     default: Any
@@ -117,7 +117,7 @@ class FlagSet(Generic[Settings]):
     lines.
 
     Args:
-        usage: How the command is called, and what it does.
+        usage: The purpose of the command, with examples.
         settings: A dataclass whose fields are declared with `flag`.
         recipes: Whether `--recipe` is a flag of the command too.
     """

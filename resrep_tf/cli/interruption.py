@@ -1,4 +1,4 @@
-"""Stopping in time: SIGTERM and Ctrl-C end a run at a moment when it is whole."""
+"""SIGTERM and Ctrl-C: they end a run at a moment when it can be continued."""
 
 import contextlib
 import signal
@@ -12,15 +12,15 @@ EXIT_CODE = 75
 
 
 class Interrupted(BaseException):
-    """A signal has asked the run to end, and all that it has done so far is saved.
+    """Raised to end a run after a signal, when everything so far is saved.
 
-    Like `KeyboardInterrupt` no `Exception`: it is raised anywhere, also within
-    exporters that take every exception for a failure of their own.
+    Not an `Exception`, like `KeyboardInterrupt`: it may be raised within an exporter,
+    and exporters catch every `Exception`.
     """
 
 
 class Interruption:
-    """Turns the first signal into `Interrupted`, at once or when it is convenient.
+    """Turns the first signal into `Interrupted`, at once or at a safe moment.
 
     Attributes:
         requested: Whether a signal has come.
@@ -32,7 +32,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Handles signals within; a second one of a kind has its usual effect."""
+        """Handles signals within the block; a second signal has its usual effect."""
         if threading.current_thread() is not threading.main_thread():
             yield  # Python hands signals to the main thread only.
             return
@@ -47,8 +47,8 @@ class Interruption:
         except Exception as error:
             if not self.requested:
                 raise
-            # A library's code can make another exception of one that is raised in
-            # its midst; and of several workers, the first to end fails the others.
+            # A library may turn `Interrupted` into an exception of its own; and if
+            # one of several workers ends, the others fail.
             raise Interrupted from error
         finally:
             for number, handler in usual.items():
@@ -56,7 +56,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def handled(self, at_once: bool) -> Iterator[None]:
-        """Says whether a signal raises at once within, or is only noted."""
+        """Sets whether a signal raises at once within the block, or at its end."""
         before, self._at_once = self._at_once, at_once
         try:
             self._raise_if_due()

@@ -1,4 +1,4 @@
-"""The output folder. What is in it is complete: files appear under their names whole.
+"""The output folder of a run. A file that is there is complete.
 
 Each file or folder is written under a temporary name beside its own, flushed to disk
 and renamed, so that a run that is killed leaves nothing half-written behind.
@@ -37,7 +37,8 @@ REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
 SNAPSHOTS = "snapshots"
 _TEMPORARY = ".partial-"
-# A full disk, a folder that is read-only or gone: Python's errors, and TensorFlow's.
+# The errors of Python and TensorFlow for a full disk, and for a folder that is
+# read-only or gone.
 _UNWRITABLE = (
     OSError,
     tf.errors.ResourceExhaustedError,
@@ -48,9 +49,9 @@ _UNWRITABLE = (
 
 
 def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
-    """The folder for a run; nothing is created yet.
+    """Returns the folder of a run; nothing is created yet.
 
-    The same command gets the same folder, where it goes on if it was stopped.
+    The same command gets the same folder, and so goes on if it was stopped.
     """
     if name is None:
         digest = hashlib.sha256(flagfile.encode()).hexdigest()[:8]
@@ -59,7 +60,7 @@ def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
 
 
 def choose_new(name: str) -> Path:
-    """A folder that must be new or empty; nothing is created yet."""
+    """Returns a folder; raises unless it is new or empty. Nothing is created yet."""
     folder = _folder(name)
     if folder.is_dir() and any(folder.iterdir()):
         raise CommandError(
@@ -77,7 +78,7 @@ def _folder(name: str) -> Path:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether there is a run in a folder, finished or not; False if it is empty.
+    """Returns whether a folder holds a run, finished or not.
 
     Raises:
         CommandError: If there are other files in it.
@@ -98,7 +99,7 @@ def _short(name: str) -> str:
 
 
 def create(folder: Path) -> None:
-    """Makes a folder, or says why it cannot be written to."""
+    """Makes a folder; raises if it cannot be written to."""
     with _blamed(folder):
         folder.mkdir(parents=True, exist_ok=True)
     check(folder)
@@ -125,7 +126,7 @@ def _blamed(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from working in a run's folder, until this one ends."""
+    """Locks a run's folder against other processes."""
     if fcntl is None:
         yield
         return
@@ -145,7 +146,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Says which file or folder it is that cannot be written."""
+    """Turns an error about writing into one that names the file or folder."""
     try:
         yield
     except _UNWRITABLE as error:
@@ -178,16 +179,18 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes a text file, whole or not at all."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON file, whole or not at all."""
     write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
+    """Returns the bytes of a file, or of all files in a folder."""
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size

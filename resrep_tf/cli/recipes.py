@@ -1,4 +1,4 @@
-"""Flagfiles by name, from a checkout and from an installed wheel alike."""
+"""Flagfiles by name, in a checkout and in an installed package."""
 
 import difflib
 import importlib.resources
@@ -12,7 +12,7 @@ _FLAGS = ("--recipe", "-recipe", "--flagfile", "-flagfile")
 
 
 def names() -> list[str]:
-    """The recipes that come with the package."""
+    """Returns the names of the recipes that come with the package."""
     files = importlib.resources.files("resrep_tf.flags").iterdir()
     return sorted(
         item.name.removesuffix(SUFFIX) for item in files if item.name.endswith(SUFFIX)
@@ -20,7 +20,7 @@ def names() -> list[str]:
 
 
 def read(name: str) -> str:
-    """The text of a recipe: of a file of that path, or else of that name."""
+    """Returns the text of a recipe, given the path of a file or its name."""
     path = os.path.expanduser(name)
     if os.path.isfile(path):
         try:
@@ -45,13 +45,13 @@ def read(name: str) -> str:
 
 
 def expand(arguments: Sequence[str], within: Sequence[str] = ()) -> list[str]:
-    """Puts the flags of recipes and flagfiles before all others.
+    """Returns a command line in which flagfiles are replaced by their flags.
 
-    So what is given on the command line wins, wherever the recipe stands among it.
+    These come first, so that the command line wins wherever the flagfile stands.
 
     Args:
         arguments: A command line, or the lines of a flagfile.
-        within: The flagfiles that have led there.
+        within: The flagfiles that these arguments are in.
     """
     from_files, others = [], []
     rest = list(arguments)

@@ -15,7 +15,7 @@ STRATEGIES = ("auto", "none", "mirrored", "multiworker")
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """The processes of a run, as one of them sees it.
+    """The processes of a run, seen from one of them.
 
     Attributes:
         strategy: TensorFlow's strategy for replicas of the model.
@@ -29,7 +29,7 @@ class Workers:
 
     @property
     def chief(self) -> bool:
-        """Whether this process writes results and speaks to the user."""
+        """Whether this process writes results and prints."""
         return self.index == 0
 
     @property

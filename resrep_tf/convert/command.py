@@ -26,7 +26,7 @@ Turns a wrapped model into a plain Keras model without its forgotten channels:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to convert, and how."""
+    """The files and the way of converting."""
 
     pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
     output: str | None = flag(

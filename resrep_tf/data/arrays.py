@@ -55,7 +55,7 @@ class ArraySource:
         return self.held_out[0].shape[0]
 
     def training(self, order: Order, step: int, epochs: int | None) -> tf.data.Dataset:
-        """Batches from a global step on; see `Order.chain`."""
+        """Returns batches from a global step on; see `Order.chain`."""
         images, labels = self.train
         pad = min(self.input_shape[:2]) // SHIFT
 
@@ -76,7 +76,7 @@ class ArraySource:
         return _mapped(order.chain(epoch_from, step, epochs), batch)
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:
-        """Batches of the held-out images, in the order they are stored in."""
+        """Returns batches of the held-out images, in the order of the arrays."""
         images, labels = self.held_out
 
         def batch(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -125,7 +125,7 @@ def from_arrays(
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each channel, without a copy of all images."""
+    """Returns each channel's mean and deviation, without copying all images."""
     means, squares = [], []
     for part in np.array_split(images, -(-len(images) // 1024)):
         part = part.astype("float64")
@@ -138,14 +138,14 @@ def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def digits(*, augment: bool, flip: bool | None) -> ArraySource:
-    """The handwritten digits that come with the package; see digits.txt."""
+    """Returns the handwritten digits that come with the package; see digits.txt."""
     file = importlib.resources.files(__package__).joinpath("digits.npz")
     with file.open("rb") as stream:
         return _read(stream, "digits", augment, flip)
 
 
 def npz(path: str, *, augment: bool, flip: bool | None) -> ArraySource:
-    """A set in a file of NumPy's, with the arrays that `KEYS` names."""
+    """Returns a set in a NumPy file, with the arrays that `KEYS` names."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(
@@ -192,7 +192,7 @@ def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> Arra
 def _checked(
     images: np.ndarray, labels: np.ndarray, split: str, name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Images with a channel axis, uint8 or float32, and their labels, one axis."""
+    """Returns images (uint8 or float32, with a channel axis) and flat labels."""
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or 0 in images.shape or images.dtype.kind not in "uif":

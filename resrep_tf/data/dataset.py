@@ -11,7 +11,7 @@ from .order import Order
 
 
 class Source(Protocol):
-    """Where the images come from; `Dataset` adds the bookkeeping."""
+    """The images of a set; `Dataset` adds the counting of epochs and steps."""
 
     input_shape: tuple[int, int, int]
     classes: int
@@ -35,16 +35,16 @@ class Dataset:
     Batches are pairs of normalised float32 images (channels last) and int32 labels.
 
     Attributes:
-        name: What was loaded.
+        name: The name of the set.
         input_shape: Height, width and channels of one image.
         classes: Number of classes.
         class_names: Their names in the order of the labels, if known.
         train_examples: Number of training images.
         eval_examples: Number of images held out for evaluation.
         batch_size: Images in one training batch over all shards.
-        seed: What the order and the augmentation depend on, beside the epoch.
+        seed: The order and the augmentation depend on it, and on the epoch.
         num_shards: Number of workers that share every batch.
-        shard_index: Which part of every batch this worker takes.
+        shard_index: The number of this worker's part of every batch.
 
     Example:
 
@@ -73,17 +73,17 @@ class Dataset:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Training batches in one epoch: whole ones only, so that all weigh the same.
+        """The number of training batches in an epoch; all are full.
 
-        The examples that do not fill a batch are others in every epoch.
+        Each epoch leaves out other examples, those that do not fill a batch.
         """
         return self._order.steps_per_epoch
 
     def train(self, epoch: int = 0, start_step: int = 0) -> tf.data.Dataset:
-        """One epoch of training batches.
+        """Returns the training batches of one epoch.
 
         Args:
-            epoch: Which one, from 0. Each has its own order and augmentation.
+            epoch: Its number, from 0. Each has its own order and augmentation.
             start_step: The first batch of that epoch to yield. The batches before it
                 are not decoded, nor read where examples can be accessed by number.
         """
@@ -99,7 +99,7 @@ class Dataset:
         return self._finish(batches, self.steps_per_epoch - start_step)
 
     def train_from(self, step: int = 0) -> tf.data.Dataset:
-        """An endless stream of training batches: epoch after epoch of `train`.
+        """Returns an endless stream of training batches: epoch after epoch of `train`.
 
         Meant for `fit` with `steps_per_epoch`, which then draws every epoch from
         where the last one ended.
@@ -113,7 +113,7 @@ class Dataset:
         return self._finish(batches, tf.data.INFINITE_CARDINALITY)
 
     def evaluation(self) -> tf.data.Dataset:
-        """All held-out images once, in a fixed order, without augmentation.
+        """Returns all held-out images once, in a fixed order, without augmentation.
 
         Not divided among shards: each worker sees all of them and computes the whole
         metric, where unequal parts would leave one worker waiting for another. The
@@ -130,10 +130,10 @@ class Dataset:
     def find_unreadable(
         self, after_image: Callable[[], None] = lambda: None
     ) -> str | None:
-        """Says which image has made reading a batch fail, where the error does not.
+        """Returns an error about the image that made a batch fail; None if unknown.
 
-        That is where images come from TFRecord files: all of them are then decoded,
-        up to the first that fails.
+        For images in TFRecord files, whose errors do not name the image: all of them
+        are decoded, up to the first that fails.
 
         Args:
             after_image: Called after each image that can be read, to show progress.

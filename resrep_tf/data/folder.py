@@ -14,7 +14,7 @@ LAYOUT = "PATH/train/CLASS/*.jpg and PATH/val/CLASS/*.jpg (or .jpeg, .png)"
 def folder(
     path: str, *, image_size: int | None, augment: bool, flip: bool | None
 ) -> PhotoSource:
-    """The images under `path`, in the layout that `LAYOUT` shows."""
+    """Returns the images under `path`, in the layout that `LAYOUT` shows."""
     root = os.path.expanduser(path)
     name = f"folder:{path}"
     names = _classes(os.path.join(root, "train"), name)

@@ -162,7 +162,7 @@ def central_crop(contents: tf.Tensor, size: int) -> tf.Tensor:
 def _central_window(
     shape: tf.Tensor, shorter: int, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Factors that bring the shorter side to `shorter`, then the middle's corner."""
+    """Returns the scale of both sides, and the corner of the crop."""
     # Integers, so that the shorter side becomes exactly `shorter`.
     resized = shape * shorter // tf.reduce_min(shape)
     corner = tf.round(tf.cast(resized - size, tf.float32) / 2)
@@ -172,7 +172,7 @@ def _central_window(
 def _scaled(
     image: tf.Tensor, size: int, scale: tf.Tensor, shift: tf.Tensor
 ) -> tf.Tensor:
-    """A part of what `tf.image.resize` with antialiasing gives."""
+    """Returns a part of an image that `tf.image.resize` resized with antialiasing."""
     return tf.raw_ops.ScaleAndTranslate(
         images=tf.cast(image[None], tf.float32),
         size=[size, size],

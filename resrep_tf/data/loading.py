@@ -13,7 +13,7 @@ NAMES = ("digits", "cifar10", "imagenet2012", "tfds:NAME", "folder:PATH", "npz:P
 
 
 def names() -> list[str]:
-    """What `load` can load, beside every classification set of tensorflow-datasets."""
+    """Returns the names for `load`, beside the sets of tensorflow-datasets."""
     return list(NAMES)
 
 
@@ -55,7 +55,7 @@ def load(
     Args:
         name: Which set.
         batch_size: Images in a batch, over all shards.
-        seed: What the order and the augmentation depend on, beside the epoch.
+        seed: The order and the augmentation depend on it, and on the epoch.
         image_size: Height and width to bring images to. By default 224 for those of
             varying size; others stay as they are.
         data_dir: Where tensorflow-datasets keeps its sets, `~/tensorflow_datasets`
@@ -179,7 +179,7 @@ def _unresized(source: ArraySource, name: str, image_size: int | None) -> ArrayS
 
 
 def _unknown(name: str) -> str:
-    """Says what can be loaded, and what comes nearest to `name`."""
+    """Returns an error that lists what can be loaded, and the nearest name."""
     if os.path.isdir(os.path.expanduser(name)):
         near = [f"folder:{name}"]
     elif name.endswith(".npz"):

@@ -1,4 +1,4 @@
-"""Which example stands where: the order of training as a function of the step."""
+"""The order of training examples, as a function of seed and step."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,12 +30,12 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch; the few examples left over change with it."""
+        """Number of whole batches in an epoch; each epoch leaves out other examples."""
         return self.examples // self.batch_size
 
     @property
     def shard_batch_size(self) -> int:
-        """Examples of every batch that are this shard's."""
+        """Number of examples of every batch that this shard gets."""
         return self.batch_size // self.num_shards
 
     def words(self, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -76,7 +76,7 @@ class Order:
             epoch_from: Makes the stream of an epoch from its number and the number
                 of batches to leave out at its start.
             step: The first batch, counted from the start of training.
-            epochs: How many epochs, counting the one that `step` is in. `None` for
+            epochs: The number of epochs, with the one that `step` is in. `None` for
                 no end.
         """
         first, skipped = divmod(step, self.steps_per_epoch)
@@ -93,7 +93,7 @@ class Order:
 
 
 def permutation(count: int, word: tf.Tensor) -> tf.Tensor:
-    """Puts the numbers below `count` in a random order."""
+    """Returns the numbers below `count` in a random order."""
     # `tf.random.experimental.index_shuffle` would compute one position without the
     # others, but is far from uniform: it puts some examples first ten times as often.
     keys = _integers(count, tf.stack([word, tf.zeros_like(word)]))

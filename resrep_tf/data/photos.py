@@ -60,7 +60,7 @@ class PhotoSource:
         return self.held_out.examples
 
     def training(self, order: Order, step: int, epochs: int | None) -> tf.data.Dataset:
-        """Batches from a global step on; see `Order.chain`."""
+        """Returns batches from a global step on; see `Order.chain`."""
 
         def epoch_from(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
             order_word, augmentation_word = order.words(epoch)
@@ -83,7 +83,7 @@ class PhotoSource:
         )
 
     def evaluation(self, batch_size: int) -> tf.data.Dataset:
-        """Batches of the held-out images, in the order they are stored in."""
+        """Returns batches of the held-out images, in the order on disk."""
 
         def example(index: tf.Tensor, payload: Any) -> tuple[tf.Tensor, tf.Tensor]:
             contents, label = self.held_out.open(index, payload)
@@ -95,7 +95,7 @@ class PhotoSource:
         )
 
     def find_unreadable(self, after_image: Callable[[], None]) -> str | None:
-        """Says which image cannot be read, if errors do not; may decode them all."""
+        """Returns an error about an image that cannot be read; may decode all."""
         found = self.train.find_unreadable(after_image)
         return found or self.held_out.find_unreadable(after_image)
 

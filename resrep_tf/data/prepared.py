@@ -23,7 +23,7 @@ FLIPPED = frozenset({"cifar10", "cifar100", "imagenet_resized"})
 
 
 def builders() -> list[str]:
-    """Names of the sets that tensorflow-datasets knows; none if not installed."""
+    """Returns the sets that tensorflow-datasets knows; none if not installed."""
     try:
         tfds = _import()
     except ImportError:
@@ -41,7 +41,7 @@ def prepared(
     flip: bool | None,
     shuffle_buffer: int,
 ) -> ArraySource | PhotoSource | None:
-    """A set of tensorflow-datasets; `None` if there is none of that name.
+    """Returns a set of tensorflow-datasets, or None if it has none of that name.
 
     Small images of one size are kept in memory, decoded. Others are read from disk
     and brought to one size.
@@ -157,7 +157,7 @@ def _check_prepared(
 
 
 def _held_out(base: str, splits: Any, name: str) -> str:
-    """The labelled split to evaluate on; ImageNet's test split has no labels."""
+    """Returns the labelled split to evaluate on; ImageNet's test has no labels."""
     labelled = ("validation",) if base == "imagenet2012" else ("test", "validation")
     choices = [split for split in labelled if split in splits]
     if "train" not in splits or not choices:

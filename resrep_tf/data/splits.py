@@ -1,4 +1,4 @@
-"""Encoded images on disk: in which order they come, and how they are read."""
+"""Encoded images on disk: their order, and reading them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,7 +15,7 @@ UNREADABLE = (
     "Replace or remove it."
 )
 
-# How tensorflow-datasets stores an image and a class of these names.
+# The form in which tensorflow-datasets stores an image and its class.
 RECORD = {
     "image": tf.io.FixedLenFeature([], tf.string),
     "label": tf.io.FixedLenFeature([], tf.int64),
@@ -54,7 +54,7 @@ class Split(Protocol):
     def find_unreadable(
         self, after_image: Callable[[], None] = lambda: None
     ) -> str | None:
-        """Says which image cannot be read, if the errors of `batches` do not."""
+        """Returns an error about the first image that cannot be read, or None."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,16 +76,16 @@ class FileSplit:
     def shuffled(
         self, order: Order, word: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset:
-        """An epoch's elements from a batch on."""
+        """Returns an epoch's elements from a batch on."""
         rows = tf.reshape(order.batches(word)[start:], [-1])
         return tf.data.Dataset.from_tensor_slices((rows, ()))
 
     def ordered(self) -> tf.data.Dataset:
-        """All elements, sorted by path."""
+        """Returns all elements, sorted by path."""
         return tf.data.Dataset.from_tensor_slices((tf.range(self.examples), ()))
 
     def open(self, index: tf.Tensor, payload: tuple) -> tuple[tf.Tensor, tf.Tensor]:
-        """An encoded image and its label."""
+        """Returns an encoded image and its label."""
         return tf.io.read_file(self.paths[index]), self.labels[index]
 
     def batches(
@@ -95,7 +95,7 @@ class FileSplit:
         batch_size: int,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """Batches of images and labels; an error names the file that is corrupt.
+        """Returns batches of images and labels; an error names the corrupt file.
 
         TensorFlow's own error does not say which image it could not decode, and
         catching it around every image takes a fifth of the time of decoding. So
@@ -159,7 +159,7 @@ class RecordSplit:
     def shuffled(
         self, order: Order, word: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset:
-        """An epoch's elements from a batch on; called where a graph is traced."""
+        """Returns an epoch's elements from a batch on; called in a traced graph."""
         files = tf.data.Dataset.from_tensor_slices(permutation(len(self.files), word))
         records = files.interleave(
             self._file,
@@ -178,11 +178,11 @@ class RecordSplit:
         return order.own(records, start)
 
     def ordered(self) -> tf.data.Dataset:
-        """All elements, as they are stored."""
+        """Returns all elements in the order in which they are stored."""
         return tf.data.Dataset.range(len(self.files)).flat_map(self._file)
 
     def open(self, index: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """An encoded image and its label."""
+        """Returns an encoded image and its label."""
         example = tf.io.parse_single_example(payload, RECORD)
         return example["image"], tf.cast(example["label"], tf.int32)
 
@@ -193,14 +193,14 @@ class RecordSplit:
         batch_size: int,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """Batches of images and labels; an error does not name the record."""
+        """Returns batches of images and labels; an error does not name the record."""
         images = elements.map(example, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(batch_size, drop_remainder=drop_remainder)
 
     def find_unreadable(
         self, after_image: Callable[[], None] = lambda: None
     ) -> str | None:
-        """Decodes all images; says which is the first that fails, if one does."""
+        """Decodes all images; returns an error about the first that fails, or None."""
 
         def decoded(index: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
             contents, _ = self.open(index, record)
@@ -217,13 +217,13 @@ class RecordSplit:
                     record += 1
                     after_image()
             except tf.errors.OpError:
-                pass  # Of the record that is named below.
+                pass  # The error below names the record.
             if record < length:
                 return f"{UNREADABLE} Received: path={path}, record {record}"
         return None
 
     def _file(self, number: tf.Tensor) -> tf.data.Dataset:
-        """The elements of one file; the index counts through all files."""
+        """Returns the elements of one file; their index counts through all files."""
         file = tf.gather(self.files, number)
         records = tf.data.TFRecordDataset(file, buffer_size=self.READ_AHEAD)
         starts = np.cumsum([0, *self.lengths[:-1]])

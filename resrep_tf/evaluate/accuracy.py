@@ -1,4 +1,4 @@
-"""Accuracy of a model, in whichever form it is stored."""
+"""The accuracy of a model in memory, a .keras or .tflite file, or a SavedModel."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ from resrep_tf.data import Dataset
 Predict = Callable[[tf.Tensor], Any]
 # From labels and outputs to the mean loss of a batch.
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# What the data pipeline says about a file that it cannot read.
+# The data pipeline's error about a file that it cannot read.
 _UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
         examples: Number of images.
@@ -52,12 +52,12 @@ class Scores:
 def evaluate(
     predict: Predict, data: Dataset, title: str, steps: int | None = None
 ) -> Scores:
-    """Counts the held-out images that are classified correctly, with a progress bar.
+    """Returns the accuracy on held-out images; shows a progress bar.
 
     Args:
         predict: The model.
         data: The images.
-        title: What is evaluated, to be printed.
+        title: A name for the model, which is printed.
         steps: Number of batches, if not all of them.
     """
     print(f"Evaluating {title} on {data.name}")
@@ -73,7 +73,15 @@ def score(
     loss: Loss | None = None,
     after_batch: Callable[[], None] = lambda: None,
 ) -> Scores:
-    """As `evaluate`, in silence; with `loss`, also its mean."""
+    """Returns the accuracy on held-out images, without printing.
+
+    Args:
+        predict: The model.
+        data: The images.
+        steps: Number of batches, if not all of them.
+        loss: A loss whose mean is wanted too.
+        after_batch: Called after every batch.
+    """
     first, fifth, examples, losses = 0, 0, 0, 0.0
     with blame_images(data):
         for images, labels in limited(data.evaluation(), steps):
@@ -95,7 +103,7 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
 
 @contextlib.contextmanager
 def blame_images(data: Dataset) -> Iterator[None]:
-    """Turns the error of data that cannot be read into one of `--dataset`."""
+    """Turns an error about data that cannot be read into one of `--dataset`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -120,10 +128,12 @@ def blame_images(data: Dataset) -> Iterator[None]:
 
 
 def passing_bar(batches: int) -> Callable[[], None]:
-    """Shows how far an epoch's evaluation has got; call the result for each batch.
+    """Shows the progress of an epoch's evaluation, on a terminal.
 
-    Its bar stands in the line of the epoch's, which is printed again afterwards with
-    what was found. Where no one watches there is none.
+    The bar takes the line of the epoch's bar, which Keras prints again afterwards.
+
+    Returns:
+        A function to call after each batch.
     """
     if verbosity() != 1:
         return lambda: None
@@ -135,21 +145,22 @@ def passing_bar(batches: int) -> Callable[[], None]:
 
 
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
+    """Returns the first `steps` batches, or all of them."""
     return batches if steps is None else batches.take(steps)
 
 
 def count(data: Dataset, steps: int | None) -> int:
-    """The number of batches of an evaluation."""
+    """Returns the number of batches of an evaluation."""
     return int(limited(data.evaluation(), steps).cardinality())
 
 
 def verbosity() -> int:
-    """Keras's `verbose`: bars where someone watches, lines where a file does."""
+    """Returns Keras's `verbose`: bars on a terminal, lines in a file."""
     return 1 if sys.stdout.isatty() else 2
 
 
 def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
-    """Loss and metrics for a classifier with integer labels."""
+    """Returns loss and metrics for a classifier with integer labels."""
     metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
     if classes > 5:
         metrics.append(
@@ -163,12 +174,12 @@ def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
 
 
 def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
-    """A model's inference as a compiled function.
+    """Returns a model's inference as a compiled function.
 
     Args:
         model: The model.
-        workers: Those that the model was made for; this one's replicas share every
-            batch.
+        workers: The workers that the model was made for; the replicas of this one
+            share every batch.
     """
     parts = 1 if workers is None else workers.local_replicas
     shape = (None, *model.inputs[0].shape[1:])
@@ -192,13 +203,13 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
         outputs = workers.strategy.experimental_local_results(outputs)
         return tf.concat(outputs, axis=0)[:count]
 
-    # Not warned of as retraced, as it would be where many models are evaluated.
+    # TensorFlow would warn of retracing where many models are evaluated.
     concrete = predict.get_concrete_function()
 
     def call(images: tf.Tensor) -> tf.Tensor:
         return concrete(images)
 
-    call.model = model  # Which lives as long as this does.
+    call.model = model  # Keeps the model alive.
     return call
 
 
@@ -237,7 +248,7 @@ def _saved_model(path: Path, data: Dataset) -> Predict:
 
 def _tflite(path: Path, data: Dataset) -> Predict:
     with blame("model"), warnings.catch_warnings():
-        # That it will move to another package.
+        # The warning says that the class will move to another package.
         warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter")
         interpreter = tf.lite.Interpreter(str(path))
     details = [interpreter.get_input_details()[0], interpreter.get_output_details()[0]]

@@ -20,7 +20,7 @@ Measures the accuracy and the latency of a model:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to evaluate, and on what."""
+    """The model and the data."""
 
     model: str | None = flag(
         None,

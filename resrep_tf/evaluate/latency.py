@@ -1,4 +1,4 @@
-"""How long inference takes."""
+"""The latency of inference."""
 
 import statistics
 import time
@@ -10,17 +10,16 @@ import tensorflow as tf
 from resrep_tf.evaluate.accuracy import Predict
 
 BATCHES = (1, 32)
-# Calls of each model that count, at most and at least, and seconds after which fewer
-# than the most are enough.
+# Each model is called `MOST` times; after `ENOUGH` seconds, `LEAST` times are enough.
 MOST, LEAST, ENOUGH = 50, 5, 4.0
 
 
 def measure(
     models: Mapping[str, Predict], input_shape: tuple[int, ...]
 ) -> dict[str, dict[int, float]]:
-    """Seconds that a call takes, for each model and batch size: the median of many.
+    """Returns the median seconds of a call, for each model and batch size.
 
-    The models take turns, so that whatever else the machine does hits all alike.
+    The models take turns, so that other work of the machine disturbs all alike.
     """
     seconds = {name: {} for name in models}
     for batch in BATCHES:

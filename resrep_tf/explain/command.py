@@ -1,4 +1,4 @@
-"""The explanation command: lists the layers that can be pruned, and why others not."""
+"""The explanation command: which layers of a model can be pruned, and which not."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def _read_shape(values: Sequence[str] | None) -> tuple[int, int, int] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to explain, and in which form."""
+    """The model and the form of the output."""
 
     model: str | None = flag(None, "A .keras file.", group="Model")
     arch: str | None = common_flags.arch("Instead of --model.")

@@ -74,7 +74,7 @@ class LayerWidth:
 
 @dataclass(frozen=True)
 class Point:
-    """What a method achieved in a run."""
+    """The result of a method in a run."""
 
     method: str
     flops_removed: float
@@ -87,7 +87,7 @@ class Pair:
 
     Attributes:
         name: The method's name.
-        epochs: When.
+        epochs: The epochs.
         solid: The first series: of the whole model, or of what survives.
         dashed: The second one: of the pruned model, or of what is pruned.
     """
@@ -103,7 +103,7 @@ class Pair:
 
 @styled
 def widths(layers: Sequence[LayerWidth]) -> "Figure":
-    """The final width of every target layer, before and after (Fig. 3).
+    """Draws the width of every target layer, before and after (Fig. 3).
 
     Few layers are listed by name; many stand side by side, by their stages.
     """
@@ -168,7 +168,7 @@ def _line_up_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
 
 
 def _stages(layers: Sequence[LayerWidth]) -> Iterator[tuple[int, int, str]]:
-    """Runs of layers of one stage, as (start, end, name)."""
+    """Yields groups of neighbouring layers of one stage: start, end and name."""
     names = []
     for layer in layers:
         found = _STAGE.search(layer.name)
@@ -181,7 +181,7 @@ def _stages(layers: Sequence[LayerWidth]) -> Iterator[tuple[int, int, str]]:
 
 
 def _shortened(name: str, most: int = 32) -> str:
-    """A long name without its middle: both ends tell layers apart."""
+    """Returns a long name without its middle; both ends tell layers apart."""
     if len(name) <= most:
         return name
     tail = (most - 1) // 2
@@ -193,7 +193,7 @@ def _shortened(name: str, most: int = 32) -> str:
 
 @styled
 def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Figure":
-    """FLOPs reduction against accuracy, method by method (Fig. 4, left)."""
+    """Draws FLOPs reduction against accuracy, method by method (Fig. 4, left)."""
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
     methods = list(dict.fromkeys(point.method for point in points))
@@ -217,7 +217,7 @@ def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Fi
 
 @styled
 def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> "Figure":
-    """The accuracy of every run, method by method; a bar is a method's mean."""
+    """Draws the accuracy of every run, method by method, and each mean as a bar."""
     methods = list(dict.fromkeys(point.method for point in points))
     figure = new_figure(PAGE, 0.8 + 0.24 * len(methods))
     axes = figure.subplots()
@@ -248,7 +248,7 @@ def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> "
 
 @styled
 def recovery(pairs: Sequence[Pair]) -> "Figure":
-    """Accuracy before and after pruning, by epoch (Fig. 4, middle).
+    """Draws accuracy before and after pruning, by epoch (Fig. 4, middle).
 
     Args:
         pairs: For each method, the accuracy of the whole model and of the model that
@@ -262,7 +262,7 @@ def recovery(pairs: Sequence[Pair]) -> "Figure":
 
 @styled
 def magnitudes(pairs: Sequence[Pair]) -> "Figure":
-    """Quadratic sums of surviving and to-be-pruned parameters (Fig. 4, right).
+    """Draws squared sums of parameters that survive or are pruned (Fig. 4, right).
 
     On a logarithmic scale. Where a sum becomes exactly zero, an arrow says so.
 

@@ -1,4 +1,4 @@
-"""Figures of how a run went, epoch by epoch."""
+"""Figures of the progress of a run, epoch by epoch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def curves(
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
     columns: Sequence[str] = ("loss", "val_accuracy"),
 ) -> "Figure":
-    """Metrics by epoch, one panel for each column (Fig. 2 with several runs).
+    """Draws metrics by epoch, one panel for each column (Fig. 2 with several runs).
 
     Args:
         runs: For each run's name, its rows of `metrics.csv`. Cells may be text, and
@@ -76,11 +76,11 @@ def curves(
 def progress(
     rows: Sequence[Mapping[str, Any]], flops_target: float | None = None
 ) -> "Figure":
-    """How pruning went: FLOPs of the masked channels, and how many are forgotten.
+    """Draws the FLOPs of masked channels, and the share of them that is forgotten.
 
     Args:
         rows: Rows of `metrics.csv` with `epoch`, `flops_removed` and `forgotten`.
-        flops_target: Where `flops_removed` was to go.
+        flops_target: The target of `flops_removed`.
     """
     figure = new_figure(COLUMN, 2.5)
     axes = figure.subplots()
@@ -109,14 +109,14 @@ def norms(
     epsilon: float | None = None,
     unit: str = "training step",
 ) -> "Figure":
-    """How the norms of compactor rows went apart during training.
+    """Draws the norms of compactor rows during training.
 
     Args:
-        steps: When norms were taken.
+        steps: The steps at which norms were taken.
         values: One row for each of `steps`, with a norm for each compactor row.
         kept: For each compactor row, whether it survived.
         epsilon: The norm below which rows are dropped.
-        unit: What `steps` counts.
+        unit: The unit of `steps`.
     """
     values, kept = np.asarray(values, float), np.asarray(kept, bool)
     if values.shape != (len(steps), len(kept)):

@@ -83,12 +83,12 @@ class Study:
     """A study that is to be run.
 
     Attributes:
-        name: Which study.
-        preset: Which setting.
+        name: The name of the study.
+        preset: The name of the setting.
         seeds: The seeds.
         cases: The methods.
-        folder: Where everything goes.
-        flags: What every training run is told.
+        folder: The folder for runs and results.
+        flags: The flags of every training run.
         command: The command line.
     """
 
@@ -122,7 +122,7 @@ class Study:
     # === Before anything is trained ===
 
     def check(self) -> None:
-        """Raises what can be known to be wrong, before hours of training."""
+        """Raises if a flag of any run is wrong, before hours of training."""
         output.check(self.folder)
         for seed in self.seeds:
             for case in self.cases:
@@ -130,14 +130,14 @@ class Study:
 
     @property
     def trains_bases(self) -> bool:
-        """Whether there is no base yet."""
+        """Whether the study trains the bases itself."""
         found, _ = settings.parse([*self.flags, "--seed=0"])
         return found.base_epochs > 0
 
     # === Runs ===
 
     def run(self) -> None:
-        """Trains what is not trained yet, then writes the results."""
+        """Trains the runs that are not complete, then writes the results."""
         results = [result for seed in self.seeds for result in self._run(seed)]
         traces = []
         if self.name == "trajectory":
@@ -145,7 +145,7 @@ class Study:
         report.write(self.folder / self.name, self.title, self.command, results, traces)
 
     def _run(self, seed: int) -> list[Result]:
-        """Runs all methods with one seed."""
+        """Runs all methods with one seed; returns their results."""
         if self.trains_bases:
             self._train(f"base, seed {seed}", self._base_flags(seed))
         results: dict[str, Result] = {}
@@ -193,7 +193,7 @@ class Study:
     def _case_flags(
         self, case: Case, seed: int, flops_target: float | None = None
     ) -> list[str]:
-        """The flags of a method's run."""
+        """Returns the flags of a method's run."""
         folder = self._folder(case.name, seed)
         flags = [*self.flags, *case.flags, f"--seed={seed}", f"--output={folder}"]
         base = self._folder("base", seed) / output.BASE
@@ -215,7 +215,7 @@ def _check(found: Settings) -> None:
 
 
 def _twin(found: Settings, others: Mapping[str, Settings]) -> str | None:
-    """The name of a run that computes the same, if there is one."""
+    """Returns the name of a run that computes the same, or None."""
     for name, other in others.items():
         if not settings.differences(other, found):
             return name
@@ -230,7 +230,7 @@ def _choose(known: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
             f"{', '.join(case.name for case in known)}. "
             f"Received: --only={','.join(names)}"
         )
-    # With what they refer to.
+    # With the methods that they refer to.
     needed = {case.like for case in known if case.name in names}
     wanted = {*names, *needed} if names else {case.name for case in known}
     return tuple(case for case in known if case.name in wanted)

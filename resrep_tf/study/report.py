@@ -141,7 +141,7 @@ def _pictures(results: Sequence[Result], traces: Sequence[Trace]) -> Iterator[Pi
 
 
 def _methods(results: Sequence[Result]) -> Iterator[Picture]:
-    """The methods against each other."""
+    """Yields the figure that compares the methods."""
     base = statistics.fmean(result.base_accuracy for result in results)
     if not any(result.case.group for result in results):
         points = [

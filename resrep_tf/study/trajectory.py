@@ -70,7 +70,7 @@ class Trace:
 
 
 def trace(result: Result) -> Trace:
-    """Prunes every snapshot of a run to the run's final structure."""
+    """Returns the accuracy of every snapshot of a run, also pruned to its structure."""
     folder = result.folder
     found, _ = settings.parse([f"--flagfile={folder / output.FLAGS}"])
     dataset = training.load_data(found)

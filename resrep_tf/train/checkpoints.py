@@ -60,7 +60,7 @@ class Checkpoints:
 
     Args:
         folder: Where they are.
-        keep: How many of them stay, the newest ones.
+        keep: The number of checkpoints that stay, the newest ones.
     """
 
     def __init__(self, folder: Path, keep: int):

@@ -8,8 +8,10 @@ from resrep_tf.baselines.filters import FILTERS
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
+from resrep_tf.pruning.compactor import KINDS
 from resrep_tf.pruning.schedule import Schedule
 
+COMPACTORS = tuple(KINDS)
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
 # that are not listed.
 BY_DATA = {

@@ -1,4 +1,4 @@
-"""The training loop: one for the base and for pruning, for any number of devices.
+"""The training loop: the same for all phases, on any number of devices.
 
 Keras's `fit` fails with several workers and cannot start in the middle of an epoch.
 This loop calls the same `train_step` and the same callbacks.
@@ -19,7 +19,7 @@ from resrep_tf.data import Dataset
 from resrep_tf.pruning.replicas import average_statistics
 from resrep_tf.train.checkpoints import Position
 
-# So many bad steps in a row are no bad luck.
+# More bad steps in a row than this are not skipped.
 MOST_SKIPPED = 20
 Logs = dict[str, float]
 
@@ -32,14 +32,14 @@ class Loop:
         model: The model, made in the strategy's scope.
         data: The data set.
         workers: The devices and processes.
-        epochs: Epochs in all.
+        epochs: The last epoch's number, counted from 1.
         steps_per_epoch: Steps of an epoch.
         callbacks: Keras callbacks.
-        evaluate: Gives the logs of an evaluation, called after every epoch with what
-            it is to call after every batch.
+        evaluate: Returns the logs of an evaluation. Called after every epoch with a
+            function that it must call after every batch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
-        interruption: What tells of signals.
+        interruption: Notes signals.
         on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
         verbose: As in `keras.Model.fit`.
     """
@@ -127,7 +127,7 @@ class Loop:
         return {f"val_{name}": value for name, value in results.items()}
 
     def _stop_if_asked(self) -> None:
-        """Several workers stop after the same batch, whichever has got a signal."""
+        """Raises after a signal; of several workers, all raise after the same batch."""
         asked = self.interruption.requested
         if self.workers.count > 1:
             asked = self.workers.total(asked)
@@ -137,14 +137,14 @@ class Loop:
     def _save(self, position: Position) -> None:
         average_statistics(self.model)
         if not all(_is_finite(weight) for weight in self.model.trainable_variables):
-            # The loss is that of the weights before the step. What the step has made
-            # of them would be noticed at the next one only, and saved until then.
+            # The loss was computed before the step. That the step has spoilt the
+            # weights would show at the next one only, and be saved until then.
             raise self._diverged("The weights are no longer numbers", position)
         self.save(position)
         self._saved = position
 
     def _judge(self, bad: int, position: Position) -> None:
-        """Decides what a step means whose loss was not finite on `bad` replicas."""
+        """Skips or raises if the loss was not finite on `bad` replicas."""
         if not bad:
             self._skipped = 0
             return
@@ -172,7 +172,7 @@ class Loop:
     # === Steps ===
 
     def _batches(self, start: int) -> Any:
-        """Training batches from a step on, divided among the replicas."""
+        """Returns training batches from a step on, divided among the replicas."""
         batches = self.data.train_from(start)
         share = self.data.batch_size // self.workers.replicas
         if self.workers.replicas > 1:
@@ -181,7 +181,11 @@ class Loop:
         return strategy.distribute_datasets_from_function(lambda context: batches)
 
     def _make_step(self) -> Callable[[Any, Any], Any]:
-        """A step on all replicas: from a batch to logs and what all have agreed on."""
+        """Returns a function that trains one batch on all replicas.
+
+        It returns logs and, summed over all replicas, whether the loss was bad and
+        whether a signal has come.
+        """
         model, strategy = self.model, self.workers.strategy
         guarded = []
         if self.on_nan == "skip":
@@ -196,10 +200,10 @@ class Loop:
                 variable.assign(tf.where(bad, old, variable.value))
             verdict = tf.stack([tf.cast(bad, tf.int32), asked])
             context = tf.distribute.get_replica_context()
-            # So that all replicas of all workers do the same next.
+            # All replicas of all workers then decide alike.
             return logs, context.all_reduce(tf.distribute.ReduceOp.SUM, verdict)
 
-        # Keras does not convert steps either: layers have no Python to convert.
+        # Without autograph, as in Keras: layers have no Python to convert.
         @tf.function(
             jit_compile=model.jit_compile, reduce_retracing=True, autograph=False
         )
@@ -214,7 +218,7 @@ class Loop:
         return step
 
     def _local_mean(self, value: Any) -> float:
-        """For the progress bar; the epoch's metrics are those of all replicas."""
+        """Returns the mean over this process's replicas, for the progress bar."""
         values = self.workers.strategy.experimental_local_results(value)
         return float(sum(values)) / len(values)
 
@@ -224,7 +228,7 @@ def _is_finite(variable: keras.Variable) -> bool:
 
 
 def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Makes all variables that Keras would make at the first step only."""
+    """Makes the variables that Keras would otherwise make at the first step."""
     shape = [1 if size is None else size for size in model.inputs[0].shape]
 
     def update() -> None:

@@ -40,7 +40,7 @@ class Outcome:
     Attributes:
         model: The plain model.
         conversion: The change of each layer.
-        plan: What was expected, for ResRep.
+        plan: The plan of the training, for ResRep.
     """
 
     model: keras.Model
@@ -79,7 +79,7 @@ class Method(abc.ABC):
         Args:
             base: The model before all phases.
             trained: The model after the last one, without replicas.
-            plan: What was expected of the phases.
+            plan: The plan of the training, if there was one.
         """
 
     def _rate(self, start: float) -> Rate:

@@ -33,7 +33,7 @@ BUCKETS = 30
 
 
 class MetricsFile:
-    """A CSV file with a row for each epoch, rewritten whole at each of them."""
+    """A CSV file with a row for each epoch; each new row rewrites the file."""
 
     def __init__(self, path: Path):
         self._path = path

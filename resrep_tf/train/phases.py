@@ -21,7 +21,7 @@ class Ready:
     Attributes:
         model: The model, compiled.
         callbacks: Keras callbacks for its training.
-        plan: What is expected of its training, shown to the user before it starts.
+        plan: The plan of its training, printed before it starts.
     """
 
     model: keras.Model

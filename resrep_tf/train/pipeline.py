@@ -204,7 +204,7 @@ class Job:
         """Trains all phases of the method, on all workers.
 
         Returns:
-            The model after the last phase, without replicas, and what was expected.
+            The model after the last phase, without replicas, and the plan.
         """
         model, plan, ready = base, None, self.ready
         for phase in self.method.phases():

@@ -23,7 +23,7 @@ def measure(
     files: Mapping[str, Path],
     input_shape: tuple[int, int, int],
 ) -> dict[str, Measurements]:
-    """Measures models; their latencies side by side.
+    """Returns the measurements of models, whose latencies are taken in turns.
 
     Args:
         models: The models, by any key.

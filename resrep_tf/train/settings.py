@@ -8,8 +8,6 @@ from resrep_tf.baselines.criteria import CRITERIA
 from resrep_tf.cli import common_flags
 from resrep_tf.cli.flagset import FlagSet, flag, marked
 from resrep_tf.cli.workers import STRATEGIES
-from resrep_tf.pruning.compactor import KINDS as COMPACTORS
-from resrep_tf.pruning.compactor import MATRIX
 from resrep_tf.pruning.schedule import KINDS as SCHEDULES
 from resrep_tf.pruning.schedule import Schedule
 from resrep_tf.train import defaults
@@ -37,7 +35,7 @@ _PAPER = Schedule()
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a training run is to do, with every default filled in."""
+    """The settings of a training run, with every default filled in."""
 
     # === Model and data ===
 
@@ -84,7 +82,10 @@ class Settings:
         fill=defaults.targets,
     )
     compactor: str = flag(
-        MATRIX, "The kind of compactor.", choices=tuple(COMPACTORS), mark=RESREP
+        defaults.COMPACTORS[0],
+        "The kind of compactor.",
+        choices=defaults.COMPACTORS,
+        mark=RESREP,
     )
     min_width: int = flag(1, "Channels that every layer keeps at least.", lower=1)
     round_to: int = flag(1, "Make widths multiples of this.", lower=1)

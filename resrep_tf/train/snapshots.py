@@ -10,11 +10,11 @@ from resrep_tf.cli import output
 
 
 class Snapshots(keras.callbacks.Callback):
-    """Keeps the weights of every so many epochs, and those before the first one.
+    """Writes the weights before the first epoch and after every few epochs.
 
     Args:
-        folder: Where they go.
-        every: Epochs between two of them.
+        folder: The folder for them.
+        every: The number of epochs between two of them.
         writes: Whether this process writes them. All workers need the callback:
             some weights are read from all of them at once.
     """
@@ -26,7 +26,8 @@ class Snapshots(keras.callbacks.Callback):
         self._writes = writes
 
     def on_train_begin(self, logs=None):
-        # A run that goes on has them already, and other weights by now.
+        # A run that was taken up has written them already, and its weights have
+        # changed since.
         self._write(0, anew=False)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -42,7 +43,7 @@ class Snapshots(keras.callbacks.Callback):
 
 
 def read(folder: Path) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """The epochs of a folder's snapshots with their weights, in order."""
+    """Yields the epoch and the weights of each snapshot in a folder, in order."""
     for path in sorted(folder.glob("epoch-*.npz")):
         with np.load(path) as archive:
             weights = [archive[f"arr_{i}"] for i in range(len(archive.files))]

@@ -26,7 +26,7 @@ def saved(tmp_path) -> Path:
     [
         (
             ["--flops_target=1.5"],
-            "`--flops_target` is the fraction of the FLOPs to remove",
+            "`--flops_target` is the fraction",
         ),
         (["--flops_target=0"], "`--flops_target`"),
         (["--flops_target=half"], "--flops_target=half"),
