@@ -11,8 +11,8 @@ from resrep_tf.pruning import selection
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.plan import Plan, needed_strength, rates_of_steps
 from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of
-from resrep_tf.pruning.scalars import number
 from resrep_tf.pruning.schedule import AUTO, Schedule
+from resrep_tf.pruning.state import number
 
 
 class ChannelSelection(keras.callbacks.Callback):

@@ -13,9 +13,8 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.optimizers import Optimizers
 from resrep_tf.pruning.replicas import EqualReplicas
-from resrep_tf.pruning.scalars import number
 from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.pruning.state import State
+from resrep_tf.pruning.state import State, number
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")

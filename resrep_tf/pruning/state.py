@@ -5,8 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+from keras import ops
 
 from resrep_tf.pruning.schedule import Schedule
+
+
+def number(scalar: Any) -> Any:
+    """Returns a scalar weight or tensor as a Python number.
+
+    `int` and `float` fail where it has several replicas.
+    """
+    return ops.convert_to_numpy(scalar).item()
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from resrep_tf.cli import output
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.scalars import number
+from resrep_tf.pruning.state import number
 
 COLUMNS = (
     "phase",
