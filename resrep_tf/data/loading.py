@@ -53,7 +53,7 @@ def load(
     epoch reads what stands before it.
 
     Args:
-        name: Which set.
+        name: The name of the set.
         batch_size: Images in a batch, over all shards.
         seed: The order and the augmentation depend on it, and on the epoch.
         image_size: Height and width to bring images to. By default 224 for those of
@@ -67,7 +67,7 @@ def load(
             known to be of the same class: ImageNet, CIFAR, folders, images of varying
             size.
         num_shards: Number of workers that share every batch, in equal parts.
-        shard_index: Which part is this worker's. Together the parts are the batch
+        shard_index: The number of this worker's part. Together the parts are the batch
             that a single worker would get.
         shuffle_buffer: For sets read from TFRecord files, encoded images among which
             the next one is chosen; about 0.1 MB each in ImageNet.

@@ -46,19 +46,9 @@ def prepared(
     Small images of one size are kept in memory, decoded. Others are read from disk
     and brought to one size.
     """
-    tfds = _import()
-    if not NAME.fullmatch(name):
+    builder = _builder(name, data_dir, download)
+    if builder is None:
         return None
-    folder = None if data_dir is None else os.path.expanduser(data_dir)
-    try:
-        builder = tfds.builder(name, data_dir=folder)
-    except tfds.core.DatasetNotFoundError:
-        return None
-    # Before a download that would be in vain.
-    _check_features(tfds, builder.info.features, name)
-    if download:
-        builder.download_and_prepare()
-    _check_prepared(tfds, builder, name, data_dir)
     features = builder.info.features
     splits = builder.info.splits
     held_out = _held_out(builder.name, splits, name)
@@ -100,6 +90,24 @@ def prepared(
         flip=flip,
         **settings,
     )
+
+
+def _builder(name: str, data_dir: str | None, download: bool) -> Any:
+    """Returns the builder of a set whose files are there, or None if it is unknown."""
+    tfds = _import()
+    if not NAME.fullmatch(name):
+        return None
+    folder = None if data_dir is None else os.path.expanduser(data_dir)
+    try:
+        builder = tfds.builder(name, data_dir=folder)
+    except tfds.core.DatasetNotFoundError:
+        return None
+    # Before a download that would be in vain.
+    _check_features(tfds, builder.info.features, name)
+    if download:
+        builder.download_and_prepare()
+    _check_prepared(tfds, builder, name, data_dir)
+    return builder
 
 
 def _import() -> ModuleType:

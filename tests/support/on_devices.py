@@ -2,7 +2,7 @@
 
     python tests/support/on_devices.py NUMBER --flag=value ...
 
-How many devices there are must be said before TensorFlow is used.
+The number of devices must be set before TensorFlow is used.
 """
 
 import sys
