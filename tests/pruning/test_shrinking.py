@@ -210,7 +210,7 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("number, name", enumerate(GRAPHS))
+@pytest.mark.parametrize("number, name", list(enumerate(GRAPHS)))
 def test_shrinks_exactly(number, name):
     # Three of four random graphs below are in float32, too.
     dtype = "float32" if number % 3 == 0 else "float64"
