@@ -42,17 +42,15 @@ class Shrinker(Narrower):
     ):
         super().__init__(graph, dropping, fuse_bn=False, rows=rows)
         self._statistics = statistics
+        targets = [p for p in graph.producers if compactor_after(graph, p.tail)]
+        self._targets = {id(producer.layer) for producer in targets}
         # By id of the layer with the kernel, the BatchNorm behind it.
         self._normed = {
             id(producer.layer): producer.batchnorm
-            for producer in graph.producers
-            if producer.batchnorm is not None and compactor_after(graph, producer.tail)
+            for producer in targets
+            if producer.batchnorm is not None
         }
-        self._merged_layers = {
-            id(producer.layer)
-            for producer in graph.producers
-            if compactor_after(graph, producer.tail)
-        }
+        self._fresh = {id(layer) for layer in self.fresh}
         # By id of the BatchNorm, the scale and shift that make it the identity.
         self._affine: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
@@ -62,13 +60,13 @@ class Shrinker(Narrower):
         return list(self._normed.values())
 
     def call(self, call, values, trainable):
-        if any(call.op is layer for layer in self.fresh):
+        if id(call.op) in self._fresh:
             # The parent leaves them out.
             return super(Narrower, self).call(call, values, trainable)
         return super().call(call, values, trainable)
 
     def make(self, call):
-        if id(call.op) in self._affine:
+        if id(call.op) in self._fresh:
             return self._make_batchnorm(call.op)
         op, weights = super().make(call)
         if id(call.op) not in self._normed:
@@ -126,16 +124,24 @@ class Shrinker(Narrower):
             old, new = calls[0].op, self._ops.get(id(calls[0].op))
             if not isinstance(new, keras.Layer):
                 continue
-            fresh = id(old) in self._affine or id(old) in self._merged_layers
+            fresh = id(old) in self._fresh or id(old) in self._targets
             keeps = self._keeps(calls[0])
-            named = {variable.name: variable for variable in old.variables}
-            for variable in new.trainable_variables:
-                source = named.get(variable.name)
-                if source is not None:
-                    masks = [*keeps.inputs, *keeps.outputs]
-                    axes = None if fresh else find_axes(source, variable, masks)
-                    found.append(Origin(variable, source, axes))
+            masks = [*keeps.inputs, *keeps.outputs]
+            for variable, source in _pairs(new, old):
+                axes = None if fresh else find_axes(source, variable, masks)
+                found.append(Origin(variable, source, axes))
         return found
+
+
+def _pairs(
+    new: keras.Layer, old: keras.Layer
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Returns the weights of two layers that stand for each other."""
+    if len(new.weights) == len(old.weights):
+        return list(zip(new.weights, old.weights, strict=True))
+    # One of them has a bias that the other has not.
+    named = {variable.name: variable for variable in old.weights}
+    return [(v, named[v.name]) for v in new.weights if v.name in named]
 
 
 class _Measured(keras.layers.BatchNormalization):
@@ -145,14 +151,18 @@ class _Measured(keras.layers.BatchNormalization):
 
     def call(self, inputs, training=None, mask=None):
         if tf.executing_eagerly():
-            values = tf.cast(inputs, tf.float64)
+            # Each batch in the precision that training has, and its memory; the sum
+            # of batches in float64.
+            low = inputs.dtype in (tf.float16, tf.bfloat16)
+            values = tf.cast(inputs, tf.float32) if low else inputs
             axes = list(range(len(inputs.shape)))
             del axes[self.axis]
-            total = tf.reduce_sum(values, axes)
-            squares = tf.reduce_sum(tf.square(values), axes)
-            count = tf.size(values) / tf.size(total)
-            self.moments = self.moments + np.stack(
-                [np.broadcast_to(count, total.shape), total, squares]
+            mean, variance = (
+                np.asarray(moment, np.float64) for moment in tf.nn.moments(values, axes)
+            )
+            count = np.prod(values.shape) / mean.size
+            self.moments = self.moments + count * np.stack(
+                [np.ones_like(mean), mean, variance + mean**2]
             )
         return super().call(inputs, training=False, mask=mask)
 
