@@ -148,6 +148,7 @@ class Teacher:
 
 
 def wants_logits(loss: DistillationLoss) -> bool:
+    """Returns whether a loss is to be given logits, not outputs as they are."""
     return isinstance(loss, LogitsDistillation)
 
 
@@ -159,8 +160,10 @@ class Taught:
     """
 
     teacher: Teacher | None = None
-    # The name of a teacher that a loaded model had when it was saved.
+    # The name of the teacher that a loaded model had when it was saved, and how it
+    # learnt from it.
     _absent: str | None = None
+    _distillation: Distillation | None = None
 
     def compile(self, *args, teacher=None, distillation=None, **kwargs):
         if teacher is None and distillation is not None:
@@ -177,14 +180,18 @@ class Taught:
             prepared = prepare(teacher, self, Distillation.of(distillation))
         super().compile(*args, **kwargs)
         self.teacher, self._absent = prepared, absent
+        self._distillation = None if absent is None else distillation
 
     def teach(self, teacher: keras.Model | None, distillation: Any = None) -> None:
         """Gives a compiled model a teacher, another one, or None.
 
-        Nothing else changes: a model that was loaded goes on with its optimizer.
+        Nothing else changes: a model that was loaded goes on with its optimizer, and
+        with the distillation that it had if no other is given.
         """
         prepared = None
         if teacher is not None:
+            if distillation is None:
+                distillation = self._distillation
             with self.distribute_strategy.scope():
                 prepared = prepare(teacher, self, Distillation.of(distillation))
         self.teacher, self._absent = prepared, None
@@ -192,13 +199,12 @@ class Taught:
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        if config and self.teacher is not None:
-            config["teacher"] = self.teacher.model.name
-            config["distillation"] = keras.saving.serialize_keras_object(
-                self.teacher.distillation
-            )
-        elif config and self._absent is not None:
-            config["teacher"] = self._absent
+        name, distillation = self._absent, self._distillation
+        if self.teacher is not None:
+            name, distillation = self.teacher.model.name, self.teacher.distillation
+        if config and name is not None:
+            config["teacher"] = name
+            config["distillation"] = keras.saving.serialize_keras_object(distillation)
         return config
 
     def compile_from_config(self, config):

@@ -200,7 +200,7 @@ def test_the_student_comes_nearer_to_the_teacher(make):
     losses = history["distillation_loss"]
     assert losses[-1] < 0.5 * losses[0]
     np.testing.assert_allclose(losses, history["loss"], rtol=1e-4)
-    assert "val_loss" in history and "val_distillation_loss" not in history
+    assert "val_distillation_loss" not in history
     assert set(model.evaluate(X, Y, verbose=0, return_dict=True)) == {"loss"}
 
 
@@ -234,8 +234,7 @@ def test_mixed_precision(policies):
 
 def test_double_precision_is_kept():
     with precision("float64"):
-        teacher, model = network("softmax"), student(network(seed=1))
-        model.teach(teacher)
+        model = student(network(seed=1), teacher=network())
         assert model.teacher.loss(X, tf.cast(model(X), tf.float64)).dtype == "float64"
 
 
@@ -337,7 +336,8 @@ def test_a_loaded_model_asks_for_its_teacher(make, tmp_path):
     loaded = keras.models.load_model(tmp_path / "again.keras")
     with pytest.raises(ValueError, match="which is not saved with it"):
         loaded.train_on_batch(X, Y)
-    loaded.teach(network(), distillation)
+    loaded.teach(network())  # As it was taught before.
+    assert loaded.teacher.weight == 0.4
     for trained in (model, loaded):
         keras.Model.fit(trained, X, Y, 4, 2, 0, shuffle=False)
     for a, b in zip(model.variables, loaded.variables, strict=True):
@@ -353,7 +353,6 @@ def test_a_student_trains_the_model_it_was_made_of():
     model.fit(X, Y, verbose=0)
     assert any((a != b).any() for a, b in zip(before, base.get_weights(), strict=True))
     np.testing.assert_array_equal(model(X), base(X))
-    assert type(base) is not Student
 
 
 def test_distillation_can_be_stored():
@@ -361,8 +360,8 @@ def test_distillation_can_be_stored():
     config = keras.saving.serialize_keras_object(Distillation(0.2, losses))
     again = keras.saving.deserialize_keras_object(json.loads(json.dumps(config)))
     assert again.weight == 0.2
-    assert [type(loss) for loss in again.losses] == [type(loss) for loss in losses]
     assert again.losses[0].temperature == 3.0
+    assert isinstance(again.losses[1], FeatureDistillation)
 
 
 # === Refusals, before training ===
@@ -390,8 +389,7 @@ def test_other_refusals():
     with pytest.raises(ValueError, match=r"with the layers \['hidden', None\]"):
         Distillation(losses=(FeatureDistillation(teacher_layer_name="hidden"),))
     with pytest.raises(ValueError, match="needs a loss for each of them"):
-        losses = LogitsDistillation(2.0, ["mse", "mse"])
-        model.teach(network(), losses)
+        model.teach(network(), LogitsDistillation(2.0, ["mse", "mse"]))
     for activation, units in [("tanh", 3), (None, 1), ("relu", 3)]:
         base = network(activation, units, seed=1)
         with pytest.raises(ValueError, match="Logits can be distilled from a softmax"):
