@@ -1,0 +1,239 @@
+"""Builds the narrower copy of a wrapped model, with BatchNorms to train on with."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.pruning.carry_over import Origin, find_axes
+from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.rules import Call
+from resrep_tf.surgery.decide import Dropping
+from resrep_tf.surgery.narrow import Narrower
+
+# A filter's norm is at least this share of its layer's mean: next to nothing, it would
+# leave the BatchNorm nothing but its epsilon to divide by.
+SMALLEST_NORM = 0.01
+
+
+def compactor_after(graph: ChannelGraph, calls: list[Call]) -> bool:
+    """Returns whether a compactor, and nothing else, reads each of these calls."""
+    readers = [graph.only_reader(call) for call in calls]
+    return all(r is not None and isinstance(r.op, Compactor) for r in readers)
+
+
+class Shrinker(Narrower):
+    """Copies a model as its parent does, with a fresh BatchNorm behind each target.
+
+    Without `statistics` it measures: its BatchNorms count what they are given, and
+    `statistics` returns that afterwards.
+    """
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        dropping: Dropping,
+        rows: Mapping[Compactor, np.ndarray],
+        statistics: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None,
+    ):
+        super().__init__(graph, dropping, fuse_bn=False, rows=rows)
+        self._statistics = statistics
+        targets = [p for p in graph.producers if compactor_after(graph, p.tail)]
+        self._targets = {id(producer.layer) for producer in targets}
+        # By id of the layer with the kernel, the BatchNorm behind it.
+        self._normed = {
+            id(producer.layer): producer.batchnorm
+            for producer in targets
+            if producer.batchnorm is not None
+        }
+        self._fresh = {id(layer) for layer in self.fresh}
+        # By id of the BatchNorm, the scale and shift that make it the identity.
+        self._affine: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    @property
+    def fresh(self) -> list[keras.Layer]:
+        """The BatchNorms of the given model that are made anew."""
+        return list(self._normed.values())
+
+    def call(self, call, values, trainable):
+        if id(call.op) in self._fresh:
+            # The parent leaves them out.
+            return super(Narrower, self).call(call, values, trainable)
+        return super().call(call, values, trainable)
+
+    def make(self, call):
+        if id(call.op) in self._fresh:
+            return self._make_batchnorm(call.op)
+        op, weights = super().make(call)
+        if id(call.op) not in self._normed:
+            return op, weights
+        config = op.get_config()
+        config["use_bias"] = False
+        *weights, bias = weights
+        filters, axis = call.rule.filters(call.op)
+        index = [id(v) for v in call.op.weights].index(id(filters))
+        own = call.rule.narrow(call, self._keeps(call))[1][index]
+        weights[index], scale = rescale(weights[index], own, axis)
+        self._affine[id(self._normed[id(call.op)])] = (scale, bias)
+        return type(op).from_config(config), weights
+
+    def _make_batchnorm(
+        self, layer: keras.layers.BatchNormalization
+    ) -> tuple[keras.Layer, list[np.ndarray]]:
+        config = layer.get_config()
+        config.update(scale=True, center=True)
+        scale, shift = self._affine[id(layer)]
+        if self._statistics is None:
+            new: Any = _Measured.from_config(config)
+            mean, variance = np.zeros_like(scale), np.ones_like(scale)
+        else:
+            new = keras.layers.BatchNormalization.from_config(config)
+            # As the layer will have them: their rounding is made up for below.
+            mean, variance = (
+                keras.ops.convert_to_numpy(
+                    keras.ops.cast(value, layer.variable_dtype)
+                ).astype(np.float64)
+                for value in self._statistics[id(layer)]
+            )
+        gamma = scale * np.sqrt(variance + layer.epsilon)
+        return new, [gamma, scale * mean + shift, mean, variance]
+
+    def statistics(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Returns the measured mean and variance, by id of the given BatchNorm."""
+        found = {}
+        for layer in self.fresh:
+            count, total, squares = self._ops[id(layer)].moments
+            mean = total / count
+            variance = np.maximum(squares / count - mean**2, 0.0)
+            if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+                raise ValueError(
+                    f"`{layer.name}` does not get finite values. "
+                    "Received: `data` with NaN, infinite or very large values"
+                )
+            found[id(layer)] = (mean, variance)
+        return found
+
+    def origins(self) -> list[Origin]:
+        """Returns from which weight of the given model each new one was made."""
+        found = []
+        for calls in self.graph.calls_by_op():
+            old, new = calls[0].op, self._ops.get(id(calls[0].op))
+            if not isinstance(new, keras.Layer):
+                continue
+            fresh = id(old) in self._fresh or id(old) in self._targets
+            keeps = self._keeps(calls[0])
+            masks = [*keeps.inputs, *keeps.outputs]
+            for variable, source in _pairs(new, old):
+                axes = None if fresh else find_axes(source, variable, masks)
+                found.append(Origin(variable, source, axes))
+        return found
+
+
+def _pairs(
+    new: keras.Layer, old: keras.Layer
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Returns the weights of two layers that stand for each other."""
+    if len(new.weights) == len(old.weights):
+        return list(zip(new.weights, old.weights, strict=True))
+    # One of them has a bias that the other has not.
+    named = {variable.name: variable for variable in old.weights}
+    return [(v, named[v.name]) for v in new.weights if v.name in named]
+
+
+class _Measured(keras.layers.BatchNormalization):
+    """Works as in inference, and sums up what it is given, in every channel."""
+
+    moments: np.ndarray | float = 0.0
+
+    def call(self, inputs, training=None, mask=None):
+        if tf.executing_eagerly():
+            # Each batch in the precision that training has, and its memory; the sum
+            # of batches in float64.
+            low = inputs.dtype in (tf.float16, tf.bfloat16)
+            values = tf.cast(inputs, tf.float32) if low else inputs
+            axes = list(range(len(inputs.shape)))
+            del axes[self.axis]
+            mean, variance = (
+                np.asarray(moment, np.float64) for moment in tf.nn.moments(values, axes)
+            )
+            count = np.prod(values.shape) / mean.size
+            self.moments = self.moments + count * np.stack(
+                [np.ones_like(mean), mean, variance + mean**2]
+            )
+        return super().call(inputs, training=False, mask=mask)
+
+
+def rescale(
+    merged: np.ndarray, own: np.ndarray, axis: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gives merged filters the norms of a layer's own ones.
+
+    A merged filter of zeros (of a row that is zero, and whose channel has to stay) is
+    replaced by the layer's own, with a scale of zero: it can be learnt again.
+
+    Args:
+        merged: The filters with BatchNorm and compactor merged into them.
+        own: The layer's own filters, for the same inputs and outputs.
+        axis: The axis of output channels.
+
+    Returns:
+        New filters and the scale of each: `filters * scale` are `merged`.
+    """
+    axes = tuple(a for a in range(merged.ndim) if a != axis % merged.ndim)
+    norms, wanted = (np.sqrt(np.square(w).sum(axes)) for w in (merged, own))
+    wanted = np.maximum(wanted, SMALLEST_NORM * wanted.mean())
+    wanted = np.where(wanted > 0, wanted, 1.0)
+    scale = norms / wanted
+    shape = [1] * merged.ndim
+    shape[axis] = -1
+    gone = (scale == 0).reshape(shape)
+    divisor = np.where(gone, 1.0, scale.reshape(shape))
+    return np.where(gone, own, merged / divisor), scale
+
+
+# === Measuring ===
+
+
+def measure(model: keras.Model, data: Any, batches: int, batch_size: int) -> int:
+    """Runs a model on some batches, and returns how many there were."""
+    count = 0
+    for inputs in itertools.islice(_inputs(model, data, batch_size), batches):
+        model(inputs, training=False)
+        count += 1
+    if not count:
+        raise ValueError(
+            "`data` must have one batch at least, to measure the statistics of "
+            f"BatchNorms on. Received: data={data!r} without any"
+        )
+    return count
+
+
+def _inputs(model: keras.Model, data: Any, batch_size: int) -> Iterator[Any]:
+    """Yields the inputs of each batch."""
+    # A list may be the inputs of one model, or batches.
+    several = isinstance(data, list) and len(data) == len(model.inputs) > 1
+    several = several and all(hasattr(part, "shape") for part in data)
+    if not (several or isinstance(data, (tuple, dict)) or hasattr(data, "shape")):
+        if not isinstance(data, Iterable):
+            raise TypeError(
+                "`data` must be arrays or an iterable of batches. "
+                f"Received: data={data!r} (of type {type(data).__name__})"
+            )
+        for batch in data:
+            yield _without_targets(batch)
+        return
+    arrays = _without_targets(data)
+    size = len(keras.tree.flatten(arrays)[0])
+    for first in range(0, size, batch_size):
+        yield keras.tree.map_structure(
+            lambda array, at=first: array[at : at + batch_size], arrays
+        )
+
+
+def _without_targets(data: Any) -> Any:
+    """Returns the inputs of `(inputs, targets)`; a list is inputs, unlike to Keras."""
+    return data[0] if isinstance(data, tuple) else data

@@ -1,0 +1,290 @@
+"""From a wrapped model to a narrower one that trains on.
+
+When masked rows are zero, the wrapped model still pays for them. `resrep_tf.convert`
+drops them, but merges BatchNorms away, and a network without them trains badly. Here
+convolution, BatchNorm and compactor are merged into one narrow convolution as well,
+and a fresh BatchNorm stands behind it that is the identity in inference: with the
+merged layer `o = s * u + b`, where `u` is a convolution without bias,
+
+    BN(u) = gamma * (u - mean) / sqrt(variance + epsilon) + beta
+    gamma = s * sqrt(variance + epsilon)        beta = s * mean + b
+
+is `o` for every mean and variance, so those that `u` really has can be measured in one
+pass over some batches. `s` gives each filter the norm that the layer's own filter had:
+weight decay and learning rate go on to mean what they meant.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.graph import terms
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.pruning.carry_over import carry_over
+from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.pruning.model import ResRepModel
+from resrep_tf.pruning.replicas import average_statistics
+from resrep_tf.pruning.restoring import Shrinker, compactor_after, measure
+from resrep_tf.surgery.decide import Dropping, decide
+from resrep_tf.surgery.verify import compare, random_inputs, tolerance, zeroed
+
+REFUSE, KEEP, DROP = UNFORGOTTEN = ("refuse", "keep", "drop")
+
+
+@dataclass(frozen=True)
+class ShrinkReport:
+    """What `resrep_tf.shrink` did.
+
+    Attributes:
+        widths: For each layer with a compactor, its channels before and after.
+        restored: The names of the BatchNorms that were made anew.
+        flops: Multiply-adds of the original architecture.
+        new_flops: Multiply-adds of the new model.
+        new_params: Parameters of the new model.
+        rows_dropped: Compactor rows that were dropped.
+        largest_norm_dropped: The largest norm among them.
+        kept: For each reason, how many channels stayed because dropping them would
+            not have been exact.
+        batches: How many batches the statistics were measured on.
+        difference: The largest difference between the new model and the wrapped one
+            with its dropped rows set to zero, relative to the outputs' scale, on
+            random inputs. None if not verified.
+        damage: The same between the wrapped model as it is and with its dropped rows
+            set to zero: the price of dropping rows that are not zero yet.
+    """
+
+    widths: dict[str, tuple[int, int]]
+    restored: tuple[str, ...]
+    flops: int
+    new_flops: int
+    new_params: int
+    rows_dropped: int
+    largest_norm_dropped: float
+    kept: dict[str, int]
+    batches: int
+    difference: float | None = None
+    damage: float | None = None
+
+    @property
+    def flops_removed(self) -> float:
+        return 1 - self.new_flops / self.flops
+
+    def __str__(self):
+        lines = [
+            f"{self.rows_dropped:,} compactor rows dropped, the largest of norm "
+            f"{self.largest_norm_dropped:.3g}",
+            f"FLOPs {self.flops:,} -> {self.new_flops:,} "
+            f"({self.flops_removed:.2%} removed), {self.new_params:,} parameters",
+            f"{len(self.restored)} BatchNorms restored on {self.batches} batches",
+        ]
+        for reason, channels in self.kept.items():
+            lines.append(f"{channels} channels had to stay: {reason}")
+        if self.difference is not None:
+            lines.append(f"verified: outputs differ by {self.difference:.3g} at most")
+        if self.damage is not None:
+            lines.append(
+                f"dropping these rows changed the outputs by {self.damage:.3g}"
+            )
+        return "\n".join(lines)
+
+
+def shrink(
+    pruner: ResRepModel,
+    data: Any,
+    batches: int = 16,
+    batch_size: int = 32,
+    epsilon: float = 1e-5,
+    unforgotten: str = REFUSE,
+    optimizer: keras.Optimizer | None = None,
+    verify: bool | float = True,
+    return_report: bool = False,
+) -> keras.Model | tuple[keras.Model, ShrinkReport]:
+    """Rebuilds a wrapped model without its forgotten channels, to be trained on.
+
+    The result computes the same in inference. It has stock Keras layers only, under
+    their own names: compactors are merged into their layers, and each BatchNorm in
+    front of a compactor is a fresh one, with statistics measured on `data`. All else
+    is as `resrep_tf.convert(pruner, fuse_bn=False)` gives it. The given model is not
+    changed.
+
+    Args:
+        pruner: A model made by `resrep_tf.wrap`, its masked rows forgotten.
+        data: Examples such as those in training: a `tf.data.Dataset` or another
+            iterable of batches, each inputs or `(inputs, targets)`; or arrays, or a
+            tuple of them. Not read if there is no BatchNorm to restore.
+        batches: How many batches to measure at most.
+        batch_size: The size of a batch where `data` are arrays.
+        epsilon: Rows of smaller norm are forgotten, and dropped.
+        unforgotten: What to do with masked rows that are not forgotten: `"refuse"`
+            raises an error, `"keep"` leaves them in, no longer masked, and `"drop"`
+            drops them, which changes the outputs; the report says by how much.
+        optimizer: A new optimizer for the result, made from the configuration of the
+            pruner's: it is built on the result's weights and goes on where the
+            pruner's is. See `resrep_tf.pruning.carry_over`.
+        verify: Whether to compare the result with the wrapped model, its dropped
+            rows set to zero, on random inputs. A number is the largest difference
+            to accept, relative to the outputs' scale.
+        return_report: Whether to return `(model, report)`.
+
+    Example:
+
+    ```python
+    config = pruner.optimizer.get_config()
+    optimizer = type(pruner.optimizer).from_config(config)
+    slim = resrep_tf.shrink(pruner, train, optimizer=optimizer)
+    slim.compile(optimizer, "sparse_categorical_crossentropy")
+    slim.fit(train)
+    ```
+    """
+    _check(pruner, batches, batch_size, unforgotten, optimizer)
+    average_statistics(pruner)
+    norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
+    rows = _kept_rows(norms, epsilon, unforgotten)
+    graph = ChannelGraph(pruner)
+    dropping = decide(graph, _zeros(graph, rows))
+    probe = Shrinker(graph, dropping, rows)
+    measured = measure(probe.build(), data, batches, batch_size) if probe.fresh else 0
+    shrinker = Shrinker(graph, dropping, rows, probe.statistics())
+    del probe  # Another model's memory.
+    slim = shrinker.build()
+    report = ShrinkReport(
+        widths=_widths(graph, dropping),
+        restored=tuple(layer.name for layer in shrinker.fresh),
+        flops=terms.count(graph.terms),
+        new_flops=terms.count(ChannelGraph(slim).terms),
+        new_params=slim.count_params(),
+        rows_dropped=sum(int((~kept).sum()) for kept in rows.values()),
+        largest_norm_dropped=max(
+            float(norms[c][~kept].max(initial=0.0)) for c, kept in rows.items()
+        ),
+        kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
+        batches=measured,
+    )
+    if verify is not False:
+        limit = tolerance(pruner) if verify is True else float(verify)
+        report = _verify(pruner, slim, rows, report, limit)
+    if optimizer is not None:
+        optimizer.build(slim.trainable_variables)
+        carry_over(
+            pruner.optimizer,
+            optimizer,
+            shrinker.origins(),
+            pruner.trainable_variables,
+            slim.trainable_variables,
+        )
+    return (slim, report) if return_report else slim
+
+
+def _check(
+    pruner: Any,
+    batches: int,
+    batch_size: int,
+    unforgotten: str,
+    optimizer: keras.Optimizer | None,
+) -> None:
+    if not isinstance(pruner, ResRepModel):
+        raise TypeError(
+            "`shrink` takes a model made by `resrep_tf.wrap`. "
+            f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
+        )
+    for name, value in [("batches", batches), ("batch_size", batch_size)]:
+        if value < 1:
+            raise ValueError(f"`{name}` must be at least 1. Received: {name}={value}")
+    if unforgotten not in UNFORGOTTEN:
+        raise ValueError(
+            f"`unforgotten` must be one of {UNFORGOTTEN}. "
+            f"Received: unforgotten={unforgotten!r}"
+        )
+    if optimizer is None:
+        return
+    if not pruner.compiled:
+        raise ValueError(
+            "`optimizer` can only go on where the optimizer of a compiled model is. "
+            f"Received: optimizer={optimizer!r} and a model that is not compiled"
+        )
+    if optimizer.built or type(optimizer) is not type(pruner.optimizer):
+        raise ValueError(
+            "`optimizer` must be a new one of the type that the pruner has, "
+            f"{type(pruner.optimizer).__name__}. Received: optimizer={optimizer!r}, "
+            f"{'built already' if optimizer.built else 'of another type'}"
+        )
+
+
+def _kept_rows(
+    row_norms: Mapping[Compactor, np.ndarray], epsilon: float, unforgotten: str
+) -> dict[Compactor, np.ndarray]:
+    """Returns for each compactor which rows stay; never none of them."""
+    rows, waiting = {}, {}
+    for compactor, norms in row_norms.items():
+        if not np.isfinite(norms).all():
+            raise ValueError(
+                "Every compactor row must be finite. Go back to a checkpoint from "
+                f"before training diverged. Received: `{compactor.name}` with "
+                f"{int((~np.isfinite(norms)).sum())} NaN or infinite rows"
+            )
+        kept = norms >= epsilon
+        masked = keras.ops.convert_to_numpy(compactor.mask) < 0.5
+        if (kept & masked).any():
+            waiting[compactor.name] = int((kept & masked).sum())
+        if unforgotten == DROP:
+            kept &= ~masked
+        if not kept.any():
+            kept[norms.argmax()] = True
+        rows[compactor] = kept
+    if waiting and unforgotten == REFUSE:
+        raise ValueError(
+            "Not all masked rows are forgotten yet. Train on until they are, or let "
+            "them stay with `unforgotten='keep'`, or drop them as they are with "
+            f"`unforgotten='drop'`. Received: masked rows of norm {epsilon} or more: "
+            + ", ".join(f"{count} of `{name}`" for name, count in waiting.items())
+        )
+    return rows
+
+
+def _zeros(
+    graph: ChannelGraph, rows: Mapping[Compactor, np.ndarray]
+) -> dict[int, np.ndarray]:
+    """Returns the constants at the compactors' calls: dropped rows are zero."""
+    return {
+        id(call): np.where(rows[call.op], np.nan, 0.0)
+        for call in graph.calls.values()
+        if isinstance(call.op, Compactor)
+    }
+
+
+def _widths(graph: ChannelGraph, dropping: Dropping) -> dict[str, tuple[int, int]]:
+    found = {}
+    for producer in graph.producers:
+        if compactor_after(graph, producer.tail):
+            call = producer.calls[0]
+            kept = dropping.keep[call.outputs[0].channels]
+            found[graph.label(call)] = (len(kept), int(kept.sum()))
+    return found
+
+
+# === Verifying ===
+
+
+def _verify(
+    pruner: ResRepModel,
+    slim: keras.Model,
+    rows: dict[Compactor, np.ndarray],
+    report: ShrinkReport,
+    limit: float,
+) -> ShrinkReport:
+    inputs = random_inputs(pruner, pruner.graph.input_shapes)
+    before = pruner(inputs, training=False)
+    with zeroed(rows):
+        expected = pruner(inputs, training=False)
+    difference = compare(expected, slim(inputs, training=False))
+    if not difference <= limit:
+        raise ValueError(
+            "The narrower model does not compute what the wrapped one does: outputs "
+            f"differ by {difference:.3g} of their scale, more than {limit:.3g}. If the "
+            "model computes in low precision, `verify` can be a larger number. "
+            f"Received: verify={limit}"
+        )
+    return replace(report, difference=difference, damage=compare(before, expected))
