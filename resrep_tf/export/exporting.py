@@ -98,7 +98,7 @@ def export(
     """
     path = Path(path).expanduser()
     _check(model, path, format, integer, calibration)
-    shape = _model_shape(model, input_shape)
+    shape = _model_shape(model, input_shape, format)
     inputs = None
     if calibration is not None:
         inputs = inputs_of(calibration, calibration_examples, shape)
@@ -111,7 +111,7 @@ def export(
         allow_tensorflow=allow_tensorflow,
     )
     with atomic(path) as temporary:
-        with quiet(), _explained(format, path):
+        with quiet(), _explained(job, format, path):
             WRITERS[format](job, temporary)
         report = ExportReport(format, path, size(temporary))
         if verify:
@@ -134,7 +134,7 @@ def _verified(job: Job, report: ExportReport, written: Path) -> ExportReport:
 
 
 @contextlib.contextmanager
-def _explained(format: str, path: Path) -> Iterator[None]:
+def _explained(job: Job, format: str, path: Path) -> Iterator[None]:
     """Turns what a converter raises into one line that says what to do."""
     try:
         yield
@@ -142,28 +142,24 @@ def _explained(format: str, path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         # The converters raise all kinds of exceptions.
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        first = lines[0][:300] if lines else ""
         raise ValueError(
-            f"The model cannot be written as `format={format!r}`."
-            f"{_advice(format, str(error))} Received: path={str(path)!r} "
-            f"({type(error).__name__}: {first})"
+            f"The model cannot be written as `format={format!r}`: "
+            f"{_problem(job, format, error)} Received: path={str(path)!r}"
         ) from error
 
 
-def _advice(format: str, text: str) -> str:
-    if format not in ("tflite", "tflite_float16", "int8"):
-        return ""
+def _problem(job: Job, format: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
     missing = sorted(set(re.findall(r"\btf\.[A-Z]\w+", text)))
-    if missing:
-        return (
-            f" TensorFlow Lite has no {', '.join(missing)}; `allow_tensorflow=True` "
-            "lets the file use TensorFlow's own, which needs the Flex delegate on the "
-            "device."
-        )
-    if format == "int8":
-        return " `allow_float=True` lets it compute in float what has no integer form."
-    return ""
+    if format not in ("tflite", "tflite_float16", "int8") or not missing:
+        return f"{type(error).__name__}: {text[:300]}."
+    operations = ", ".join(missing)
+    if job.allow_tensorflow:
+        return f"TensorFlow Lite has no {operations}, nor has its Flex delegate."
+    return (
+        f"TensorFlow Lite has no {operations}. `allow_tensorflow=True` lets the file "
+        "use TensorFlow's own, which needs the Flex delegate on the device."
+    )
 
 
 # === Arguments ===
@@ -223,10 +219,18 @@ def _check_path(path: Path, format: str) -> None:
         )
 
 
-def _model_shape(model: keras.Model, input_shape: Sequence | None) -> tuple:
+def _model_shape(
+    model: keras.Model, input_shape: Sequence | None, format: str
+) -> tuple:
     """Returns the shape of a model's only input; raises if it has several tensors."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
+        if format == "keras":
+            raise ValueError(
+                "`format='keras'` is for models that are built from `keras.Input`; "
+                "`model.save` writes others, which need their class to be loaded. "
+                f"Received: model={model!r}"
+            )
         if input_shape is None:
             raise ValueError(
                 "`input_shape` is needed for a model that is not built from "

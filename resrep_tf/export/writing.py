@@ -85,7 +85,28 @@ def int8(job: Job, path: Path) -> None:
         converter.inference_input_type = tf.as_dtype(job.integer)
         converter.inference_output_type = tf.as_dtype(job.integer)
 
-    path.write_bytes(_converted(job, configure))
+    content = _converted(job, configure)
+    if not job.allow_float:
+        _check_integers(content)
+    path.write_bytes(content)
+
+
+def _check_integers(content: bytes) -> None:
+    """Raises if a TensorFlow Lite file computes anything in float.
+
+    The converter leaves operations that have no integer form in float without a word.
+    """
+    tensors = tf.lite.Interpreter(model_content=content).get_tensor_details()
+    floats = [
+        tensor["name"]
+        for tensor in tensors
+        if np.issubdtype(tensor["dtype"], np.floating)
+    ]
+    if floats:
+        raise ValueError(
+            f"{len(floats)} tensors have no integer form, the first at "
+            f"{floats[0]!r}; `allow_float=True` leaves them in float"
+        )
 
 
 def _converted(job: Job, configure: Callable[[Any], None] | None = None) -> bytes:
