@@ -131,8 +131,9 @@ def _last(function: keras.Function, tensor: Any) -> str:
     if inner is not None:
         return _last(inner, inner.outputs[0])
     activation = getattr(node.operation, "activation", None)
-    name = f" with {activation.__name__}" if hasattr(activation, "__name__") else ""
-    return f"{type(node.operation).__name__} {node.operation.name!r}{name}"
+    name = getattr(activation, "__name__", None)
+    ending = f" with {name}" if name else ""
+    return f"{type(node.operation).__name__} {node.operation.name!r}{ending}"
 
 
 # === Images ===
@@ -183,7 +184,7 @@ def images_of(model: keras.Model) -> Images:
         ValueError: If its input is not one batch of images with channels last.
     """
     inputs = getattr(model, "inputs", None) or ()
-    shape = tuple(inputs[0].shape) if len(inputs) == 1 else ()
+    shape: tuple = tuple(inputs[0].shape) if len(inputs) == 1 else ()
     if len(shape) != 4 or shape[3] not in (1, 3, 4):
         found = [tuple(tensor.shape) for tensor in inputs]
         hint = ""
@@ -193,4 +194,5 @@ def images_of(model: keras.Model) -> Images:
             "`model` must take one batch of images of 1, 3 or 4 channels, channels "
             f"last{hint}. Received: inputs of {found}"
         )
-    return Images(*shape[1:])
+    _, height, width, channels = shape
+    return Images(height, width, channels)

@@ -186,7 +186,8 @@ class _Beginning:
 def _beginning(function: keras.Function, images: list[Any]) -> _Beginning:
     """Runs a model up to its first layer with weights, Normalization apart."""
     known = {id(t): v for t, v in zip(function.inputs, images, strict=True)}
-    last, done = images[0], []
+    last = images[0]
+    done: list[str] = []
     for node in nodes(function):
         if not all(id(tensor) in known for tensor in node.input_tensors):
             continue
@@ -247,7 +248,7 @@ def _own_preprocessing(function: keras.Function, beginning: _Beginning) -> Choic
     Pixels enter a network with a deviation of about one and a mean near zero.
     """
     raw = _colours(function.inputs[0].shape)
-    distances = {}
+    distances: dict[str, float] = {}
     for name in ("0..255", "0..1", "-1..1"):
         images = SCALES[name](raw).numpy()
         mean, deviation = _statistics(_beginning(function, [images]).values)
@@ -257,6 +258,6 @@ def _own_preprocessing(function: keras.Function, beginning: _Beginning) -> Choic
         return Choice(None, "its own preprocessing makes sense for no usual scale")
     operations = ", ".join(beginning.operations[:4])
     return Choice(
-        min(distances, key=distances.get),
+        min(distances, key=lambda name: distances[name]),
         f"it does its own preprocessing, beginning with {operations}",
     )

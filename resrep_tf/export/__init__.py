@@ -6,6 +6,6 @@ from resrep_tf.export.report import ExportReport
 
 # `resrep_tf.export` is the function, which hides this package: `resrep_tf.export.load`
 # is found on the function.
-export.load = load
+export.load = load  # type: ignore[attr-defined]
 
 __all__ = ["FORMATS", "ExportReport", "Predictor", "export", "load"]

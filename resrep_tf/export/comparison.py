@@ -63,7 +63,7 @@ def check(report: ExportReport, expected: Any, outputs: Any) -> None:
     if report.format == "int8":
         wrong = _is_broken(_rows(expected), _rows(outputs))
     else:
-        wrong = not report.difference <= TOLERANCES[report.format]
+        wrong = not (report.difference or 0.0) <= TOLERANCES[report.format]
     if wrong:
         raise ValueError(
             f"The {report.format} file does not compute what the model does, and was "

@@ -40,12 +40,15 @@ class Predictor:
         output_shape: tuple,
         run: Callable[[np.ndarray], np.ndarray],
         dtype: str = "float32",
+        owner: Any = None,
     ):
         self.path = path
         self.input_shape = input_shape
         self.output_shape = output_shape
         self.dtype = dtype
         self._run = run
+        # Of the variables that `run` reads: TensorFlow's functions do not keep them.
+        self._owner = owner
 
     def __call__(self, images: Any) -> np.ndarray:
         images = np.asarray(keras.ops.convert_to_numpy(images), "float32")
@@ -144,8 +147,7 @@ def _keras(path: Path, named: Path) -> Predictor:
     def run(images: np.ndarray) -> np.ndarray:
         return concrete(tf.constant(images)).numpy()
 
-    run.model = model  # Which lives as long as this does.
-    return Predictor(named, shape, tuple(model.outputs[0].shape), run)
+    return Predictor(named, shape, tuple(model.outputs[0].shape), run, owner=model)
 
 
 def _saved_model(path: Path, named: Path) -> Predictor:
@@ -165,8 +167,7 @@ def _saved_model(path: Path, named: Path) -> Predictor:
         given = tf.cast(images, spec.dtype)
         return tf.cast(serve(**{argument: given})[result], tf.float32).numpy()
 
-    run.loaded = loaded  # Which lives as long as this does.
-    return Predictor(named, tuple(spec.shape), tuple(outputs.shape), run)
+    return Predictor(named, tuple(spec.shape), tuple(outputs.shape), run, owner=loaded)
 
 
 def _tflite(path: Path, named: Path) -> Predictor:
@@ -176,7 +177,7 @@ def _tflite(path: Path, named: Path) -> Predictor:
         raise ValueError("it has more than one input or output")
     source, result = inputs[0], outputs[0]
     interpreter.allocate_tensors()
-    shapes = (
+    input_shape, output_shape = (
         tuple(None if n < 0 else int(n) for n in tensor["shape_signature"])
         for tensor in (source, result)
     )
@@ -190,7 +191,8 @@ def _tflite(path: Path, named: Path) -> Predictor:
         interpreter.invoke()
         return _real(interpreter.get_tensor(result["index"]), result)
 
-    return Predictor(named, *shapes, run, dtype=np.dtype(source["dtype"]).name)
+    dtype = np.dtype(source["dtype"]).name
+    return Predictor(named, input_shape, output_shape, run, dtype)
 
 
 def _quantised(images: np.ndarray, tensor: dict[str, Any]) -> np.ndarray:
@@ -222,7 +224,7 @@ def _onnx(path: Path, named: Path) -> Predictor:
     inputs, outputs = proto.graph.input, proto.graph.output
     if len(inputs) != 1 or len(outputs) != 1:
         raise ValueError("it has more than one input or output")
-    shapes = (
+    input_shape, output_shape = (
         tuple(
             extent.dim_value if extent.HasField("dim_value") else None
             for extent in tensor.type.tensor_type.shape.dim
@@ -244,7 +246,7 @@ def _onnx(path: Path, named: Path) -> Predictor:
     def run(images: np.ndarray) -> np.ndarray:
         return np.asarray(session.run(None, {name: images})[0], "float32")
 
-    return Predictor(named, *shapes, run)
+    return Predictor(named, input_shape, output_shape, run)
 
 
 _READERS = {".keras": _keras, ".tflite": _tflite, ".onnx": _onnx}

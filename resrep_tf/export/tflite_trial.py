@@ -6,6 +6,7 @@ slow to import. It imports nothing of this package, which would import TensorFlo
 """
 
 import contextlib
+import importlib.machinery
 import importlib.util
 import sys
 from typing import Any
@@ -24,9 +25,10 @@ _EXTENT = 224
 def _direct(content: bytes, library: str) -> Any:
     """Returns TensorFlow Lite's interpreter without TensorFlow."""
     name = "_pywrap_tensorflow_interpreter_wrapper"
-    spec = importlib.util.spec_from_file_location(name, library)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader = importlib.machinery.ExtensionFileLoader(name, library)
+    spec = importlib.machinery.ModuleSpec(name, loader, origin=library)
+    module: Any = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
     # As `tf.lite.Interpreter` calls it.
     return module.CreateWrapperFromBuffer(content, 1, [], [], False, False, 1, False)
 

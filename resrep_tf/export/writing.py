@@ -69,7 +69,7 @@ def int8(job: Job, path: Path) -> None:
     size = job.spec.shape[0] or 1
 
     def representative() -> Iterator[list[np.ndarray]]:
-        for batch in in_batches(job.inputs, size):
+        for batch in in_batches(np.asarray(job.inputs), size):
             # The calibration runs at the file's batch size.
             yield [np.resize(batch, (size, *batch.shape[1:]))]
 
