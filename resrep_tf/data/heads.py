@@ -1,0 +1,198 @@
+"""What a model's inputs and outputs mean: classes or one probability, logits or not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.graph.keras_nodes import as_function, nodes
+
+# Operations that leave open what their input is: logits stay logits, and mean
+# probabilities are probabilities.
+_PASSING = {
+    *("Flatten", "Reshape", "Squeeze", "Identity", "Cast", "Dropout", "Mean"),
+    *("GlobalAveragePooling2D", "Average", "InputLayer"),
+}
+# By the names of activation functions and of operations. None: neither of both.
+_LOGITS = {
+    "softmax": False,
+    "sigmoid": False,
+    "linear": True,
+}
+_LINEAR = {
+    *("Dense", "EinsumDense", "Conv2D", "Add", "Subtract", "BatchNormalization"),
+    *("Matmul", "MatMul", "Rescaling", "Multiply", "TrueDivide", "Divide"),
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """How to read a classifier's outputs.
+
+    Attributes:
+        kind: `"classes"` for one output per class of which one is right, `"binary"`
+            for a single output for the second of two classes, `"labels"` for outputs
+            of which several may be right at once.
+        classes: How many classes there are: two for `"binary"`.
+        from_logits: Whether the outputs are logits, and not yet probabilities.
+    """
+
+    kind: str
+    classes: int
+    from_logits: bool
+
+    def loss(self) -> keras.losses.Loss:
+        """Returns the usual loss for integer labels (for rows of 0 and 1: labels)."""
+        if self.kind == "classes":
+            return keras.losses.SparseCategoricalCrossentropy(self.from_logits)
+        return keras.losses.BinaryCrossentropy(self.from_logits)
+
+    def predictions(self, outputs: Any) -> np.ndarray:
+        """Returns the class of each row of outputs."""
+        outputs = keras.ops.convert_to_numpy(outputs)
+        if self.kind == "binary":
+            middle = 0.0 if self.from_logits else 0.5
+            return (outputs.reshape(len(outputs)) > middle).astype("int32")
+        return outputs.argmax(axis=-1).astype("int32")
+
+
+def head_of(model: keras.Model) -> Head:
+    """Reads from a model's last operations what its outputs are.
+
+    Raises:
+        ValueError: If they do not say, with what was seen instead.
+    """
+    function = as_function(model)
+    if function is None or len(function.outputs) != 1:
+        raise ValueError(
+            "`model` must be a Functional or Sequential model with one output, whose "
+            "last layer says what the outputs are. "
+            f"Received: model={model!r}"
+        )
+    shape = tuple(function.outputs[0].shape)
+    if len(shape) != 2 or shape[1] is None:
+        raise ValueError(
+            "`model` must have one row of outputs for each image. "
+            f"Received: outputs of shape {shape}"
+        )
+    activation = _activation(function, function.outputs[0])
+    if activation is None or (activation == "softmax" and shape[1] == 1):
+        raise ValueError(
+            "`model` must end with softmax, sigmoid or no activation, so that its "
+            "outputs are probabilities or logits of classes. Received: "
+            f"{_last(function, function.outputs[0])} with {shape[1]} outputs"
+        )
+    from_logits = _LOGITS[activation]
+    if shape[1] == 1:
+        return Head("binary", 2, from_logits)
+    return Head(
+        "labels" if activation == "sigmoid" else "classes", shape[1], from_logits
+    )
+
+
+def _activation(function: keras.Function, tensor: Any) -> str | None:
+    """Returns which of softmax, sigmoid and linear made a tensor, or None."""
+    node = _maker(function, tensor)
+    if node is None:
+        return None
+    operation = node.operation
+    inner = as_function(operation)
+    if inner is not None:
+        place = [id(output) for output in node.outputs].index(id(tensor))
+        return _activation(inner, inner.outputs[place])
+    kind = type(operation).__name__
+    if kind in ("Softmax", "Sigmoid"):
+        return kind.lower()
+    if hasattr(operation, "activation"):
+        name = getattr(operation.activation, "__name__", None)
+        if name == "linear" and kind == "Activation":
+            return _activation(function, node.input_tensors[0])
+        return name if name in _LOGITS else None
+    if kind in _PASSING:
+        found = {_activation(function, before) for before in node.input_tensors}
+        return found.pop() if len(found) == 1 else None
+    return "linear" if kind in _LINEAR else None
+
+
+def _maker(function: keras.Function, tensor: Any) -> Any:
+    """Returns the call that a tensor comes from, None for an input."""
+    for node in nodes(function):
+        if any(output is tensor for output in node.outputs):
+            return node
+    return None
+
+
+def _last(function: keras.Function, tensor: Any) -> str:
+    node = _maker(function, tensor)
+    if node is None:
+        return "an input"
+    inner = as_function(node.operation)
+    if inner is not None:
+        return _last(inner, inner.outputs[0])
+    activation = getattr(node.operation, "activation", None)
+    name = getattr(activation, "__name__", None)
+    ending = f" with {name}" if name else ""
+    return f"{type(node.operation).__name__} {node.operation.name!r}{ending}"
+
+
+# === Images ===
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a model's input says about its images.
+
+    Attributes:
+        height: Pixels, or None if any.
+        width: Pixels, or None if any.
+        channels: 1, 3 or 4.
+    """
+
+    height: int | None
+    width: int | None
+    channels: int
+
+    @property
+    def colours(self) -> str:
+        """The colour mode as in `keras.utils.image_dataset_from_directory`."""
+        return {1: "grayscale", 3: "rgb", 4: "rgba"}[self.channels]
+
+    def size(self, default: int) -> tuple[int, int]:
+        """Returns height and width; those that are open are `default`."""
+        return self.height or default, self.width or default
+
+    def check(self, shape: tuple[int, int, int]) -> None:
+        """Raises if images of a shape do not fit."""
+        wanted = (self.height, self.width, self.channels)
+        if len(shape) != 3 or shape[-1] != self.channels:
+            raise ValueError(
+                f"The model is for images of {self.channels} channels "
+                f"({self.colours}). Received: images of {tuple(shape)}"
+            )
+        if any(a not in (None, b) for a, b in zip(wanted, shape, strict=True)):
+            raise ValueError(
+                f"The model is for images of {self.height} x {self.width} pixels. "
+                f"Received: images of {shape[0]} x {shape[1]}"
+            )
+
+
+def images_of(model: keras.Model) -> Images:
+    """Returns size and channels of the images that a model takes.
+
+    Raises:
+        ValueError: If its input is not one batch of images with channels last.
+    """
+    inputs = getattr(model, "inputs", None) or ()
+    shape: tuple = tuple(inputs[0].shape) if len(inputs) == 1 else ()
+    if len(shape) != 4 or shape[3] not in (1, 3, 4):
+        found = [tuple(tensor.shape) for tensor in inputs]
+        hint = ""
+        if len(shape) == 4 and shape[1] in (1, 3, 4):
+            hint = ", and not first"
+        raise ValueError(
+            "`model` must take one batch of images of 1, 3 or 4 channels, channels "
+            f"last{hint}. Received: inputs of {found}"
+        )
+    _, height, width, channels = shape
+    return Images(height, width, channels)

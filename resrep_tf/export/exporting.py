@@ -1,0 +1,274 @@
+"""Writes a model in a format for deployment, and compares the file with it."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf.export.calibration import fits, inputs_of, random_inputs
+from resrep_tf.export.comparison import check, compared
+from resrep_tf.export.files import atomic, size
+from resrep_tf.export.loading import load_written
+from resrep_tf.export.precision import in_float32, is_float32
+from resrep_tf.export.quiet import quiet
+from resrep_tf.export.report import ExportReport
+from resrep_tf.export.writing import WRITERS, Job
+
+# Every format and what its path ends with; a SavedModel is a folder.
+FORMATS = {
+    "keras": ".keras",
+    "saved_model": "",
+    "tflite": ".tflite",
+    "tflite_float16": ".tflite",
+    "int8": ".tflite",
+    "onnx": ".onnx",
+}
+# How many examples a file is compared on at most.
+_COMPARED = 64
+_RANDOM = 8
+
+
+def export(
+    model: keras.Model,
+    path: str | Path,
+    format: str,
+    calibration: Any = None,
+    *,
+    verify: bool = True,
+    input_shape: Sequence[int | None] | None = None,
+    integer: str = "int8",
+    allow_float: bool = False,
+    allow_tensorflow: bool = False,
+    calibration_examples: int = 512,
+) -> ExportReport:
+    """Writes a model with one input and one output to a file, and verifies the file.
+
+    - `keras`: Keras's own file, for more training.
+    - `saved_model`: a folder for TensorFlow and its servers, whose signature
+      `serving_default` is the model's inference.
+    - `tflite`: TensorFlow Lite in float32.
+    - `tflite_float16`: the same with weights in float16, half of the size.
+    - `int8`: TensorFlow Lite that computes in integers of 8 bits throughout, a
+      quarter of the size. Needs `calibration`, some hundred typical inputs.
+    - `onnx`: ONNX, with the packages of `pip install "resrep_tf[onnx]"`.
+
+    The file appears under its name when it is complete and verified; whatever goes
+    wrong, nothing half-written stays, and an older file of that name is as it was.
+
+    To verify it, the file is loaded again and its outputs are compared with the
+    model's, on the calibration inputs or else on random ones. Float formats must
+    agree up to rounding. An int8 file is refused only if it plainly does not compute
+    the model's function; how near it comes is in the report.
+
+    While it converts, everything that this process writes to stdout and stderr is
+    discarded, since TensorFlow's converters cannot be silenced otherwise.
+
+    Args:
+        model: The model; it is not changed. One that computes in mixed precision is
+            written in float32, but for `keras`.
+        path: Where to write. The suffix must be that of the format.
+        format: One of the above.
+        calibration: Inputs as the model expects them: an array, or batches of inputs
+            or of tuples (inputs, targets), such as a `tf.data.Dataset`.
+        verify: Whether to compare the file with the model.
+        input_shape: The shape of the file's input with its batch, None where it is to
+            stay open. By default the model's, for `int8` with a batch of one: most
+            compilers for devices want it fixed.
+        integer: The dtype of an int8 file's input and output, `"int8"` or `"uint8"`.
+        allow_float: Whether an int8 file may compute in float32 what TensorFlow Lite
+            has no integer operation for. Otherwise that is an error.
+        allow_tensorflow: Whether a TensorFlow Lite file may fall back on TensorFlow's
+            own operations, which then needs the Flex delegate on the device.
+        calibration_examples: How many calibration inputs to use at most.
+
+    Returns:
+        What was written, and how far its outputs are from the model's.
+
+    Example:
+
+    ```python
+    report = resrep_tf.export(slim, "slim.tflite", "int8", calibration=train)
+    print(report)
+    outputs = resrep_tf.export.load("slim.tflite")(images)
+    ```
+    """
+    path = Path(path).expanduser()
+    _check(model, path, format, integer, calibration)
+    shape = _model_shape(model, input_shape, format)
+    inputs = None
+    if calibration is not None:
+        inputs = inputs_of(calibration, calibration_examples, shape)
+    job = Job(
+        model=model if format == "keras" or is_float32(model) else in_float32(model),
+        spec=_spec(model, shape, input_shape, format, inputs),
+        inputs=inputs,
+        integer=integer,
+        allow_float=allow_float,
+        allow_tensorflow=allow_tensorflow,
+    )
+    with atomic(path) as temporary:
+        with quiet(), _explained(job, format, path):
+            WRITERS[format](job, temporary)
+        report = ExportReport(format, path, size(temporary))
+        if verify:
+            report = _verified(job, report, temporary)
+    return report
+
+
+def _verified(job: Job, report: ExportReport, written: Path) -> ExportReport:
+    if job.inputs is None:
+        inputs, kind = random_inputs(tuple(job.spec.shape), _RANDOM), "random"
+    else:
+        inputs, kind = job.inputs[:_COMPARED], "calibration"
+    with quiet():
+        predictor = load_written(written, report.path)
+        outputs = predictor(inputs)
+        expected = job.model(inputs, training=False)
+    report = compared(report, expected, outputs, f"{len(inputs)} {kind} inputs")
+    check(report, expected, outputs)
+    return report
+
+
+@contextlib.contextmanager
+def _explained(job: Job, format: str, path: Path) -> Iterator[None]:
+    """Turns what a converter raises into one line that says what to do."""
+    try:
+        yield
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        # The converters raise all kinds of exceptions.
+        raise ValueError(
+            f"The model cannot be written as `format={format!r}`: "
+            f"{_problem(job, format, error)} Received: path={str(path)!r}"
+        ) from error
+
+
+def _problem(job: Job, format: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    missing = sorted(set(re.findall(r"\btf\.[A-Z]\w+", text)))
+    if format not in ("tflite", "tflite_float16", "int8") or not missing:
+        return f"{type(error).__name__}: {text[:300]}."
+    operations = ", ".join(missing)
+    if job.allow_tensorflow:
+        return f"TensorFlow Lite has no {operations}, nor has its Flex delegate."
+    return (
+        f"TensorFlow Lite has no {operations}. `allow_tensorflow=True` lets the file "
+        "use TensorFlow's own, which needs the Flex delegate on the device."
+    )
+
+
+# === Arguments ===
+
+
+def _check(
+    model: keras.Model, path: Path, format: str, integer: str, calibration: Any
+) -> None:
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "`model` must be a `keras.Model`. "
+            f"Received: model={model!r} (of type {type(model).__name__})"
+        )
+    if format not in FORMATS:
+        raise ValueError(
+            f"`format` must be one of: {', '.join(FORMATS)}. "
+            f"Received: format={format!r}"
+        )
+    if integer not in ("int8", "uint8"):
+        raise ValueError(
+            f"`integer` must be 'int8' or 'uint8'. Received: integer={integer!r}"
+        )
+    if format == "int8" and calibration is None:
+        raise ValueError(
+            "`calibration` is needed with `format='int8'`: the ranges of all "
+            "activations are measured on typical inputs, such as some hundred training "
+            "images. Received: calibration=None"
+        )
+    _check_path(path, format)
+
+
+def _check_path(path: Path, format: str) -> None:
+    suffix = FORMATS[format]
+    if suffix:
+        wrong = path.suffix != suffix
+    else:
+        wrong = path.suffix != "" and path.suffix in FORMATS.values()
+    if wrong or not path.name:
+        wanted = f"end with {suffix}" if suffix else "be the name of a folder"
+        raise ValueError(
+            f"`path` must {wanted} for `format={format!r}`. "
+            f"Received: path={str(path)!r}"
+        )
+    if not path.exists():
+        return
+    if path.is_dir() and suffix:
+        raise ValueError(
+            f"`path` must be a file, and is a folder. Received: path={str(path)!r}"
+        )
+    if suffix or (path / "saved_model.pb").is_file():
+        return
+    if path.is_file() or any(path.iterdir()):
+        # Whatever is there would be replaced.
+        raise ValueError(
+            "`path` must be a new or empty folder or that of a SavedModel. "
+            f"Received: path={str(path)!r}"
+        )
+
+
+def _model_shape(
+    model: keras.Model, input_shape: Sequence | None, format: str
+) -> tuple:
+    """Returns the shape of a model's only input; raises if it has several tensors."""
+    inputs = getattr(model, "inputs", None)
+    if not inputs:
+        if format == "keras":
+            raise ValueError(
+                "`format='keras'` is for models that are built from `keras.Input`; "
+                "`model.save` writes others, which need their class to be loaded. "
+                f"Received: model={model!r}"
+            )
+        if input_shape is None:
+            raise ValueError(
+                "`input_shape` is needed for a model that is not built from "
+                f"`keras.Input`. Received: input_shape=None, model={model!r}"
+            )
+        return tuple(input_shape)
+    if len(inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(
+            "`model` must have one input and one output; others can be written with "
+            f"`model.export`. Received: a model with {len(inputs)} inputs and "
+            f"{len(model.outputs)} outputs"
+        )
+    return tuple(inputs[0].shape)
+
+
+def _spec(
+    model: keras.Model,
+    shape: tuple,
+    input_shape: Sequence | None,
+    format: str,
+    inputs: Any,
+) -> tf.TensorSpec:
+    if input_shape is not None:
+        wanted = tuple(input_shape)
+        if format == "keras":
+            raise ValueError(
+                "`input_shape` must be None with `format='keras'`, which keeps the "
+                f"model's. Received: input_shape={wanted}"
+            )
+        if not fits(wanted, shape):
+            raise ValueError(
+                f"`input_shape` must be, with its batch, one that the model accepts: "
+                f"{shape}. Received: input_shape={wanted}"
+            )
+        shape = wanted
+    elif format == "int8":
+        # The calibration has run at one size.
+        shape = (1, *inputs.shape[1:])
+    tensors = getattr(model, "inputs", None)
+    name = tensors[0].name if tensors else "images"
+    return tf.TensorSpec(shape, tf.float32, name=name)

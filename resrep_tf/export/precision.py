@@ -1,0 +1,35 @@
+"""Models in float32, which is what deployed files compute in."""
+
+from collections.abc import Collection, Iterator
+
+import keras
+
+
+def is_float32(model: keras.Model) -> bool:
+    """Returns whether a model and everything in it computes in float32."""
+    return all(layer.compute_dtype == "float32" for layer in _inside(model))
+
+
+def _inside(layer: keras.Layer) -> Iterator[keras.Layer]:
+    yield from layer._flatten_layers()
+
+
+def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:
+    """Returns a copy that computes in float32 what a model does in mixed precision.
+
+    Args:
+        model: The model.
+        only: Names of the layers to change, such as the last one: losses and metrics
+            want its outputs in float32. By default all of them, for deployment.
+    """
+
+    def single(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        # Operations that are not layers have no precision of their own.
+        if isinstance(layer, keras.Layer) and (only is None or layer.name in only):
+            config["dtype"] = "float32"
+        return type(layer).from_config(config)
+
+    copy = keras.models.clone_model(model, clone_function=single, recursive=True)
+    copy.set_weights(model.get_weights())
+    return copy
