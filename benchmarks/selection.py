@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term, count
-from resrep_tf.pruning.selection import Constraints, select
+from resrep_tf.selection.selection import Constraints, select
 
 # Blocks and internal width of each stage.
 STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))

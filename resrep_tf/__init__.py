@@ -14,12 +14,14 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.plan import Plan
 from resrep_tf.pruning.planning import plan
 from resrep_tf.pruning.wrap import wrap
 from resrep_tf.report import figures
 from resrep_tf.report import run_page as report_html
+from resrep_tf.selection.plan import Plan
+from resrep_tf.shrinking.shrinking import ShrinkReport, shrink
 from resrep_tf.surgery import slicing
+from resrep_tf.teacher.distillation import Distillation, Student
 from resrep_tf.version import __version__
 
 __all__ = [
@@ -27,9 +29,12 @@ __all__ = [
     "ChannelSelection",
     "Compactor",
     "ConversionReport",
+    "Distillation",
     "Explanation",
     "Plan",
     "ResRepModel",
+    "ShrinkReport",
+    "Student",
     "__version__",
     "ablation",
     "convert",
@@ -40,6 +45,7 @@ __all__ = [
     "minimal",
     "plan",
     "report_html",
+    "shrink",
     "slicing",
     "wrap",
 ]

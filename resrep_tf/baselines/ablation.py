@@ -12,7 +12,7 @@ import numpy as np
 
 from resrep_tf.budget import FlopsMeter
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.selection import Constraints, check_reachable, select
+from resrep_tf.selection.selection import Constraints, check_reachable, select
 
 
 class LassoOnly(keras.callbacks.Callback):

@@ -28,8 +28,8 @@ from resrep_tf.graph.targets import (
     check_not_wrapped,
     choose_spaces,
 )
-from resrep_tf.pruning.selection import Constraints, check_reachable, select
 from resrep_tf.rules.weights import read
+from resrep_tf.selection.selection import Constraints, check_reachable, select
 from resrep_tf.surgery.slicing import reinitialise, slice_graph, space_name
 
 Batches = Iterable[tuple[Any, Any]]

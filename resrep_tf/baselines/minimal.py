@@ -20,11 +20,11 @@ import tensorflow as tf
 from resrep_tf.baselines import criteria
 from resrep_tf.graph import terms
 from resrep_tf.graph.targets import Targets
-from resrep_tf.pruning.checks import check_positive_integer
 from resrep_tf.pruning.compactor import VECTOR, Compactor
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import zeroed
 from resrep_tf.pruning.wrap import wrap
+from resrep_tf.selection.checks import check_positive_integer
 
 
 @dataclass(frozen=True, eq=False)

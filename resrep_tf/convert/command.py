@@ -14,7 +14,7 @@ from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.pruning.rows import unforgotten
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import Schedule
 
 USAGE = """
 Turns a wrapped model into a plain Keras model without its forgotten channels:

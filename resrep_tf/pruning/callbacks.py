@@ -7,12 +7,12 @@ import keras
 import numpy as np
 
 from resrep_tf.budget import FlopsMeter
-from resrep_tf.pruning import selection
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.plan import Plan, needed_strength, rates_of_steps
 from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of
-from resrep_tf.pruning.schedule import AUTO, Schedule
 from resrep_tf.pruning.state import number
+from resrep_tf.selection import selection
+from resrep_tf.selection.plan import Plan, needed_strength, rates_of_steps
+from resrep_tf.selection.schedule import AUTO, Schedule
 
 
 class ChannelSelection(keras.callbacks.Callback):

@@ -8,10 +8,10 @@ import numpy as np
 from keras import ops
 
 from resrep_tf.pruning import gradient_reset
-from resrep_tf.pruning.schedule import Schedule
 from resrep_tf.rules import Channelwise, Fusion, fusion, register
 from resrep_tf.rules.base import VARYING, ZERO
 from resrep_tf.rules.channelwise import Activation
+from resrep_tf.selection.schedule import Schedule
 
 MATRIX, VECTOR = "matrix", "vector"
 # The classes of compactors by the names of their kinds.

@@ -13,12 +13,13 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.optimizers import Optimizers
 from resrep_tf.pruning.replicas import EqualReplicas
-from resrep_tf.pruning.schedule import Schedule
 from resrep_tf.pruning.state import State, number
+from resrep_tf.selection.schedule import Schedule
+from resrep_tf.teacher.distillation import Taught
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")
-class ResRepModel(EqualReplicas):
+class ResRepModel(Taught, EqualReplicas):
     """A model with compactors, as `resrep_tf.wrap` makes it.
 
     Everything but the compactors trains as the user asks: their optimizer, loss and
@@ -105,7 +106,9 @@ class ResRepModel(EqualReplicas):
             snap: Whether a masked row starts from rest and becomes exactly zero as
                 soon as it is within one step of it. Otherwise it oscillates around
                 zero until the learning rate has decayed, as in the paper.
-            **kwargs: As in `keras.Model.compile`.
+            **kwargs: As in `keras.Model.compile`; also `teacher`, a trained model to
+                learn from beside the labels, and `distillation`, a
+                `resrep_tf.Distillation` that says how.
         """
         constants = Schedule(
             lasso_strength=lasso_strength, masked_strength=masked_strength, snap=snap

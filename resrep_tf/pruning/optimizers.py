@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras import ops
 
 from resrep_tf.pruning import gradient_reset, replicas
-from resrep_tf.pruning.checks import check_momentum
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.state import State
+from resrep_tf.selection.checks import check_momentum
 
 
 def is_scaled(optimizer: keras.Optimizer) -> bool:

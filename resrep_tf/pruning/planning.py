@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.budget import FlopsMeter
-from resrep_tf.pruning.plan import Plan, make_plan
-from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.pruning.selection import Constraints, rows_for_target
 from resrep_tf.pruning.state import number
+from resrep_tf.selection.plan import Plan, make_plan
+from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.selection import Constraints, rows_for_target
 
 
 def plan(

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import Schedule
 
 
 def number(scalar: Any) -> Any:

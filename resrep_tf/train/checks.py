@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.pruning.selection import Constraints
+from resrep_tf.selection.selection import Constraints
 
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings

@@ -9,7 +9,7 @@ from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
 from resrep_tf.pruning.compactor import KINDS
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import Schedule
 
 COMPACTORS = tuple(KINDS)
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all

@@ -8,8 +8,8 @@ from resrep_tf.baselines.criteria import CRITERIA
 from resrep_tf.cli import common_flags
 from resrep_tf.cli.flagset import FlagSet, flag, marked
 from resrep_tf.cli.workers import STRATEGIES
-from resrep_tf.pruning.schedule import KINDS as SCHEDULES
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import KINDS as SCHEDULES
+from resrep_tf.selection.schedule import Schedule
 from resrep_tf.train import defaults
 from resrep_tf.train.checks import check
 

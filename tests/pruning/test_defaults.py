@@ -11,7 +11,7 @@ from keras.optimizers import SGD, Adam, AdamW
 from keras.optimizers.schedules import CosineDecay
 
 import resrep_tf
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import Schedule
 from support.checks import compare, randomise
 from support.trainings import CE, vectors
 

@@ -8,8 +8,8 @@ from keras.optimizers import SGD
 
 import resrep_tf
 from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.pruning import selection
-from resrep_tf.pruning.selection import Constraints
+from resrep_tf.selection import selection
+from resrep_tf.selection.selection import Constraints
 from support.checks import randomise
 
 LOSS = "sparse_categorical_crossentropy"

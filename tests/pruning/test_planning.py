@@ -8,10 +8,10 @@ from keras.optimizers import SGD, Adam, LossScaleOptimizer
 
 import resrep_tf
 from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.pruning.plan import make_plan
 from resrep_tf.pruning.planning import rate_of
-from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.pruning.selection import Constraints, check_reachable, rows_for_target
+from resrep_tf.selection.plan import make_plan
+from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.selection import Constraints, check_reachable, rows_for_target
 
 LOSS = "sparse_categorical_crossentropy"
 

@@ -16,10 +16,7 @@ from resrep_tf.cli.workers import start as start_workers
 from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.train import settings as settings_module
 from resrep_tf.train import training
-from resrep_tf.train.checkpoints import (
-    Position,
-    values,
-)
+from resrep_tf.train.checkpoints import Position, values
 from resrep_tf.train.loop import Loop, build_state
 
 

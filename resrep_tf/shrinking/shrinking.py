@@ -14,22 +14,20 @@ pass over some batches. `s` gives each filter the norm that the layer's own filt
 weight decay and learning rate go on to mean what they meant.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
-import numpy as np
 
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.pruning.carry_over import carry_over
-from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.replicas import average_statistics
-from resrep_tf.pruning.restoring import Shrinker, compactor_after, measure
-from resrep_tf.surgery.decide import Dropping, decide
-from resrep_tf.surgery.verify import compare, random_inputs, tolerance, zeroed
+from resrep_tf.pruning.rows import Rows, kept_rows, removed_by, row_norms, zeroed
+from resrep_tf.pruning.rows import unforgotten as rows_left
+from resrep_tf.shrinking.carry_over import carry_over
+from resrep_tf.shrinking.restoring import Shrinker, measure
+from resrep_tf.surgery.decide import decide
+from resrep_tf.surgery.verify import compare, random_inputs, tolerance
 
 REFUSE, KEEP, DROP = UNFORGOTTEN = ("refuse", "keep", "drop")
 
@@ -123,7 +121,7 @@ def shrink(
             drops them, which changes the outputs; the report says by how much.
         optimizer: A new optimizer for the result, made from the configuration of the
             pruner's: it is built on the result's weights and goes on where the
-            pruner's is. See `resrep_tf.pruning.carry_over`.
+            pruner's is. See `resrep_tf.shrinking.carry_over`.
         verify: Whether to compare the result with the wrapped model, its dropped
             rows set to zero, on random inputs. A number is the largest difference
             to accept, relative to the outputs' scale.
@@ -140,18 +138,18 @@ def shrink(
     ```
     """
     _check(pruner, batches, batch_size, unforgotten, optimizer)
-    average_statistics(pruner)
-    norms = {c: np.asarray(c.row_norms()) for c in pruner.compactors}
-    rows = _kept_rows(norms, epsilon, unforgotten)
-    graph = ChannelGraph(pruner)
-    dropping = decide(graph, _zeros(graph, rows))
-    probe = Shrinker(graph, dropping, rows)
+    _check_forgotten(pruner, epsilon, unforgotten)
+    norms = row_norms(pruner)
+    rows = kept_rows(norms, epsilon, drop_masked=unforgotten == DROP)
+    graph = pruner.graph
+    dropping = decide(graph, removed_by(graph, rows))
+    probe = Shrinker(graph, dropping)
     measured = measure(probe.build(), data, batches, batch_size) if probe.fresh else 0
-    shrinker = Shrinker(graph, dropping, rows, probe.statistics())
+    shrinker = Shrinker(graph, dropping, probe.statistics())
     del probe  # Another model's memory.
     slim = shrinker.build()
     report = ShrinkReport(
-        widths=_widths(graph, dropping),
+        widths=_widths(shrinker),
         restored=tuple(layer.name for layer in shrinker.fresh),
         flops=terms.count(graph.terms),
         new_flops=terms.count(ChannelGraph(slim).terms),
@@ -213,55 +211,22 @@ def _check(
         )
 
 
-def _kept_rows(
-    row_norms: Mapping[Compactor, np.ndarray], epsilon: float, unforgotten: str
-) -> dict[Compactor, np.ndarray]:
-    """Returns for each compactor which rows stay; never none of them."""
-    rows, waiting = {}, {}
-    for compactor, norms in row_norms.items():
-        if not np.isfinite(norms).all():
-            raise ValueError(
-                "Every compactor row must be finite. Go back to a checkpoint from "
-                f"before training diverged. Received: `{compactor.name}` with "
-                f"{int((~np.isfinite(norms)).sum())} NaN or infinite rows"
-            )
-        kept = norms >= epsilon
-        masked = keras.ops.convert_to_numpy(compactor.mask) < 0.5
-        if (kept & masked).any():
-            waiting[compactor.name] = int((kept & masked).sum())
-        if unforgotten == DROP:
-            kept &= ~masked
-        if not kept.any():
-            kept[norms.argmax()] = True
-        rows[compactor] = kept
-    if waiting and unforgotten == REFUSE:
+def _check_forgotten(pruner: ResRepModel, epsilon: float, what: str) -> None:
+    """Raises if masked rows are not forgotten and nothing is said about them."""
+    left = rows_left(pruner, epsilon)
+    if left and what == REFUSE:
         raise ValueError(
             "Not all masked rows are forgotten yet. Train on until they are, or let "
             "them stay with `unforgotten='keep'`, or drop them as they are with "
-            f"`unforgotten='drop'`. Received: masked rows of norm {epsilon} or more: "
-            + ", ".join(f"{count} of `{name}`" for name, count in waiting.items())
+            f"`unforgotten='drop'`. Received: {left}"
         )
-    return rows
 
 
-def _zeros(
-    graph: ChannelGraph, rows: Mapping[Compactor, np.ndarray]
-) -> dict[int, np.ndarray]:
-    """Returns the constants at the compactors' calls: dropped rows are zero."""
-    return {
-        id(call): np.where(rows[call.op], np.nan, 0.0)
-        for call in graph.calls.values()
-        if isinstance(call.op, Compactor)
-    }
-
-
-def _widths(graph: ChannelGraph, dropping: Dropping) -> dict[str, tuple[int, int]]:
+def _widths(shrinker: Shrinker) -> dict[str, tuple[int, int]]:
     found = {}
-    for producer in graph.producers:
-        if compactor_after(graph, producer.tail):
-            call = producer.calls[0]
-            kept = dropping.keep[call.outputs[0].channels]
-            found[graph.label(call)] = (len(kept), int(kept.sum()))
+    for call in shrinker.targets:
+        (kept,) = shrinker.keeps(call).outputs
+        found[shrinker.graph.label(call)] = (len(kept), int(kept.sum()))
     return found
 
 
@@ -271,7 +236,7 @@ def _widths(graph: ChannelGraph, dropping: Dropping) -> dict[str, tuple[int, int
 def _verify(
     pruner: ResRepModel,
     slim: keras.Model,
-    rows: dict[Compactor, np.ndarray],
+    rows: Rows,
     report: ShrinkReport,
     limit: float,
 ) -> ShrinkReport:

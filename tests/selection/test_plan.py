@@ -4,8 +4,8 @@ import math
 import numpy as np
 import pytest
 
-from resrep_tf.pruning import plan as planning
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection import plan as planning
+from resrep_tf.selection.schedule import Schedule
 
 
 def make_plan(*task, row_norm=1.0, schedule="paper", snap=False, **constants):

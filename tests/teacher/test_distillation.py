@@ -17,7 +17,7 @@ from keras import layers as L
 from keras.distillation import FeatureDistillation, LogitsDistillation
 
 import resrep_tf
-from resrep_tf.pruning.teacher import Distillation, Student, Taught, prepare
+from resrep_tf.teacher.distillation import Distillation, Student, prepare
 from support.checks import precision, randomise
 
 RNG = np.random.default_rng(0)
@@ -27,11 +27,6 @@ CROSSENTROPY = {
     "softmax": "sparse_categorical_crossentropy",
     None: keras.losses.SparseCategoricalCrossentropy(from_logits=True),
 }
-
-
-@keras.saving.register_keras_serializable(package="tests")
-class TaughtPruner(Taught, resrep_tf.ResRepModel):
-    """A pruner with a teacher, by the mixin alone."""
 
 
 def network(activation="softmax", units=3, seed=0, **options):
@@ -50,8 +45,7 @@ def student(model=None, **options):
 
 
 def pruner(**options):
-    wrapped = resrep_tf.wrap(network(seed=1))
-    model = TaughtPruner(wrapped.input, wrapped.output, name="pruner")
+    model = resrep_tf.wrap(network(seed=1))
     model.compile(keras.optimizers.SGD(0.1), CROSSENTROPY["softmax"], **options)
     return model
 
@@ -221,8 +215,7 @@ def test_mixed_precision(policies):
         keras.config.set_dtype_policy(policy)
         models.append(network(seed=seed))
     teacher, base = models
-    wrapped = resrep_tf.wrap(base)
-    model = TaughtPruner(wrapped.input, wrapped.output)
+    model = resrep_tf.wrap(base)
     model.compile(keras.optimizers.SGD(0.1), CROSSENTROPY["softmax"], teacher=teacher)
     loss = model.teacher.loss(X, model(X))
     assert loss.dtype == "float32"
@@ -271,8 +264,7 @@ def check_replicas():
             teacher = None if inside else plain(0)
             with scope:
                 teacher = teacher or plain(0)
-                wrapped = resrep_tf.wrap(plain(1))
-                model = TaughtPruner(wrapped.input, wrapped.output)
+                model = resrep_tf.wrap(plain(1))
                 optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
                 model.compile(optimizer, CROSSENTROPY["softmax"], teacher=teacher)
             return model, keras.Model.fit(model, X, Y, 8, 4, 0, shuffle=False).history

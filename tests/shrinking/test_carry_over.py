@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import resrep_tf
-from resrep_tf.pruning.shrinking import shrink
+from resrep_tf.shrinking.shrinking import shrink
 from resrep_tf.surgery.verify import compare
 from support.checks import example, randomise
 from support.graphs import chain, depthwise, forgetful

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -9,21 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.pruning.carry_over import Origin, find_axes
-from resrep_tf.pruning.compactor import Compactor
-from resrep_tf.rules import Call
+from resrep_tf.rules import Call, Fusion
+from resrep_tf.rules.fusion import AFFINE, MATRIX
+from resrep_tf.shrinking.carry_over import Origin, find_axes
 from resrep_tf.surgery.decide import Dropping
 from resrep_tf.surgery.narrow import Narrower
+from resrep_tf.surgery.rebuild import Rebuilder
 
 # A filter's norm is at least this share of its layer's mean: next to nothing, it would
 # leave the BatchNorm nothing but its epsilon to divide by.
 SMALLEST_NORM = 0.01
-
-
-def compactor_after(graph: ChannelGraph, calls: list[Call]) -> bool:
-    """Returns whether a compactor, and nothing else, reads each of these calls."""
-    readers = [graph.only_reader(call) for call in calls]
-    return all(r is not None and isinstance(r.op, Compactor) for r in readers)
 
 
 class Shrinker(Narrower):
@@ -37,19 +33,19 @@ class Shrinker(Narrower):
         self,
         graph: ChannelGraph,
         dropping: Dropping,
-        rows: Mapping[Compactor, np.ndarray],
         statistics: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None,
     ):
-        super().__init__(graph, dropping, fuse_bn=False, rows=rows)
+        super().__init__(graph, dropping, fuse_bn=False)
         self._statistics = statistics
-        targets = [p for p in graph.producers if compactor_after(graph, p.tail)]
-        self._targets = {id(producer.layer) for producer in targets}
+        self.targets: list[Call] = []  # A call of each layer with a compactor.
         # By id of the layer with the kernel, the BatchNorm behind it.
-        self._normed = {
-            id(producer.layer): producer.batchnorm
-            for producer in targets
-            if producer.batchnorm is not None
-        }
+        self._normed: dict[int, keras.Layer] = {}
+        for calls in graph.calls_by_op():
+            parts = graph.absorbable(calls)
+            if MATRIX in parts:
+                self.targets.append(calls[0])
+                if AFFINE in parts:
+                    self._normed[id(calls[0].op)] = parts[AFFINE][0].op
         self._fresh = {id(layer) for layer in self.fresh}
         # By id of the BatchNorm, the scale and shift that make it the identity.
         self._affine: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -59,27 +55,22 @@ class Shrinker(Narrower):
         """The BatchNorms of the given model that are made anew."""
         return list(self._normed.values())
 
-    def call(self, call, values, trainable):
+    def instead(self, call, values, trainable):
         if id(call.op) in self._fresh:
-            # The parent leaves them out.
-            return super(Narrower, self).call(call, values, trainable)
-        return super().call(call, values, trainable)
+            return Rebuilder.call(self, call, values, trainable)
+        return super().instead(call, values, trainable)
 
     def make(self, call):
         if id(call.op) in self._fresh:
             return self._make_batchnorm(call.op)
-        op, weights = super().make(call)
         if id(call.op) not in self._normed:
-            return op, weights
-        config = op.get_config()
-        config["use_bias"] = False
-        *weights, bias = weights
-        filters, axis = call.rule.filters(call.op)
-        index = [id(v) for v in call.op.weights].index(id(filters))
-        own = call.rule.narrow(call, self._keeps(call))[1][index]
-        weights[index], scale = rescale(weights[index], own, axis)
-        self._affine[id(self._normed[id(call.op)])] = (scale, bias)
-        return type(op).from_config(config), weights
+            return super().make(call)
+        keeps = self.keeps(call)
+        merged = call.rule.merge(call, keeps, self.fusion(call))
+        own = call.rule.merge(call, keeps, Fusion())
+        filters, scale = rescale(merged.kernel, own.kernel)
+        self._affine[id(self._normed[id(call.op)])] = (scale, merged.bias)
+        return call.rule.rebuild(call, replace(merged, kernel=filters, bias=None))
 
     def _make_batchnorm(
         self, layer: keras.layers.BatchNormalization
@@ -120,12 +111,13 @@ class Shrinker(Narrower):
     def origins(self) -> list[Origin]:
         """Returns from which weight of the given model each new one was made."""
         found = []
+        targets = {id(call.op) for call in self.targets}
         for calls in self.graph.calls_by_op():
             old, new = calls[0].op, self._ops.get(id(calls[0].op))
             if not isinstance(new, keras.Layer):
                 continue
-            fresh = id(old) in self._fresh or id(old) in self._targets
-            keeps = self._keeps(calls[0])
+            fresh = id(old) in self._fresh or id(old) in targets
+            keeps = self.keeps(calls[0])
             masks = [*keeps.inputs, *keeps.outputs]
             for variable, source in _pairs(new, old):
                 axes = None if fresh else find_axes(source, variable, masks)
@@ -167,32 +159,27 @@ class _Measured(keras.layers.BatchNormalization):
         return super().call(inputs, training=False, mask=mask)
 
 
-def rescale(
-    merged: np.ndarray, own: np.ndarray, axis: int
-) -> tuple[np.ndarray, np.ndarray]:
+def rescale(merged: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gives merged filters the norms of a layer's own ones.
 
     A merged filter of zeros (of a row that is zero, and whose channel has to stay) is
     replaced by the layer's own, with a scale of zero: it can be learnt again.
 
     Args:
-        merged: The filters with BatchNorm and compactor merged into them.
+        merged: The filters with BatchNorm and compactor merged into them; the last
+            axis is the output channels.
         own: The layer's own filters, for the same inputs and outputs.
-        axis: The axis of output channels.
 
     Returns:
         New filters and the scale of each: `filters * scale` are `merged`.
     """
-    axes = tuple(a for a in range(merged.ndim) if a != axis % merged.ndim)
+    axes = tuple(range(merged.ndim - 1))
     norms, wanted = (np.sqrt(np.square(w).sum(axes)) for w in (merged, own))
     wanted = np.maximum(wanted, SMALLEST_NORM * wanted.mean())
     wanted = np.where(wanted > 0, wanted, 1.0)
     scale = norms / wanted
-    shape = [1] * merged.ndim
-    shape[axis] = -1
-    gone = (scale == 0).reshape(shape)
-    divisor = np.where(gone, 1.0, scale.reshape(shape))
-    return np.where(gone, own, merged / divisor), scale
+    gone = scale == 0
+    return np.where(gone, own, merged / np.where(gone, 1.0, scale)), scale
 
 
 # === Measuring ===

@@ -6,7 +6,7 @@ import pytest
 from keras import layers as L
 from keras import ops
 
-from resrep_tf.pruning.logits import output_activation, to_logits
+from resrep_tf.teacher.logits import output_activation, to_logits
 
 
 def model_of(block):

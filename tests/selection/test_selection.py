@@ -7,13 +7,13 @@ import pytest
 
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
-from resrep_tf.pruning.selection import (
+from resrep_tf.selection.selection import (
     Constraints,
     Selection,
     largest_reduction,
     rows_for_target,
 )
-from resrep_tf.pruning.selection import select as select_rows
+from resrep_tf.selection.selection import select as select_rows
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "selection.py"
 

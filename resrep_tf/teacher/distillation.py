@@ -20,7 +20,7 @@ from keras import ops
 from keras.distillation import DistillationLoss, FeatureDistillation, LogitsDistillation
 
 from resrep_tf.graph.keras_nodes import as_function, check_model, structures
-from resrep_tf.pruning.logits import ToLogits, to_logits
+from resrep_tf.teacher.logits import ToLogits, to_logits
 
 WEIGHT = 0.7
 TEMPERATURE = 4.0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from resrep_tf.pruning.checks import (
+from resrep_tf.selection.checks import (
     check_momentum,
     check_not_negative,
     check_positive,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resrep_tf.budget import Budget
-from resrep_tf.pruning.checks import check_positive_integer
+from resrep_tf.selection.checks import check_positive_integer
 
 
 def check_target(target: float, argument: str = "flops_target") -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from resrep_tf.pruning.schedule import Schedule
+from resrep_tf.selection.schedule import Schedule
 
 
 def test_the_papers_constants():

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from resrep_tf.pruning.checks import check_not_negative, check_positive_integer
-from resrep_tf.pruning.schedule import Schedule
-from resrep_tf.pruning.selection import check_target
+from resrep_tf.selection.checks import check_not_negative, check_positive_integer
+from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.selection import check_target
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
 # early leaves the rest of the run, at a high learning rate, to make up for it; on runs
@@ -58,7 +58,7 @@ class Plan:
     Attributes:
         total_steps: Length of the run.
         warmup_steps, interval, step, masked_strength, momentum, snap: The constants,
-            as they were given or derived; see `resrep_tf.pruning.schedule.Schedule`.
+            as they were given or derived; see `resrep_tf.selection.schedule.Schedule`.
         flops_target: Fraction of the FLOPs to remove.
         rows_to_mask: Number of rows that the target takes, estimated.
         row_norm: The largest norm that a row has when it is masked, by the norms
@@ -154,7 +154,7 @@ def make_plan(
 
     Args:
         rows_to_mask: Number of rows to mask for the target; see
-            `resrep_tf.pruning.selection.rows_for_target`.
+            `resrep_tf.selection.selection.rows_for_target`.
         total_steps: Length of the run in optimizer steps.
         learning_rate: A constant, one value for each step, or a function of the step,
             such as a Keras schedule. A function is called for at most 512 steps and

@@ -1,0 +1,1 @@
+"""Decisions, in plain NumPy: which channels go, when, and what to expect of a run."""

@@ -1,0 +1,1 @@
+"""Shrinking: from a wrapped model to a narrower one that trains on."""

@@ -1,0 +1,1 @@
+"""A teacher: what a trained model knows beyond the labels, for every method."""
