@@ -16,8 +16,11 @@ import tensorflow as tf
 from resrep_tf import models
 from resrep_tf.graph.keras_nodes import arguments, as_function, entering, nodes
 
-from .images import RGB_MEAN, RGB_STD
+from .images import RGB_MEAN, RGB_STD, normalise
 
+# Of the pixels of ImageNet.
+MEAN = 255 * np.array(RGB_MEAN)
+STD = 255 * np.array(RGB_STD)
 # Of the pixels of ImageNet, in the order blue, green, red.
 BGR_MEAN = (103.939, 116.779, 123.68)
 # The images that a model's own preprocessing is tried on.
@@ -59,7 +62,11 @@ def _centred(images: tf.Tensor) -> tf.Tensor:
 
 
 def _imagenet(images: tf.Tensor) -> tf.Tensor:
-    return (images / 255.0 - tf.constant(RGB_MEAN)) / tf.constant(RGB_STD)
+    if None not in images.shape[-3:]:
+        return normalise(images, MEAN, STD)
+    # The same numbers, bit for bit, where the size is open.
+    factor = tf.constant(1 / STD, tf.float32)
+    return images * factor - tf.constant(1 / STD * MEAN, tf.float32)
 
 
 def _caffe(images: tf.Tensor) -> tf.Tensor:
