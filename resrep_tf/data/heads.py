@@ -96,7 +96,7 @@ def _activation(function: keras.Function, tensor: Any) -> str | None:
     node = _maker(function, tensor)
     if node is None:
         return None
-    operation = node.operation
+    operation = node.op
     inner = as_function(operation)
     if inner is not None:
         place = [id(output) for output in node.outputs].index(id(tensor))
@@ -107,10 +107,10 @@ def _activation(function: keras.Function, tensor: Any) -> str | None:
     if hasattr(operation, "activation"):
         name = getattr(operation.activation, "__name__", None)
         if name == "linear" and kind == "Activation":
-            return _activation(function, node.input_tensors[0])
+            return _activation(function, node.inputs[0])
         return name if name in _LOGITS else None
     if kind in _PASSING:
-        found = {_activation(function, before) for before in node.input_tensors}
+        found = {_activation(function, before) for before in node.inputs}
         return found.pop() if len(found) == 1 else None
     return "linear" if kind in _LINEAR else None
 
@@ -127,13 +127,13 @@ def _last(function: keras.Function, tensor: Any) -> str:
     node = _maker(function, tensor)
     if node is None:
         return "an input"
-    inner = as_function(node.operation)
+    inner = as_function(node.op)
     if inner is not None:
         return _last(inner, inner.outputs[0])
-    activation = getattr(node.operation, "activation", None)
+    activation = getattr(node.op, "activation", None)
     name = getattr(activation, "__name__", None)
     ending = f" with {name}" if name else ""
-    return f"{type(node.operation).__name__} {node.operation.name!r}{ending}"
+    return f"{type(node.op).__name__} {node.op.name!r}{ending}"
 
 
 # === Images ===

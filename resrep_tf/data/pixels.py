@@ -14,10 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf import models
-from resrep_tf.graph.keras_nodes import arguments, as_function, entering, nodes
+from resrep_tf.graph.keras_nodes import as_function, nodes
 
-from .images import RGB_MEAN, RGB_STD
+from .images import RGB_MEAN, RGB_STD, normalise
 
+# Of the pixels of ImageNet.
+MEAN = 255 * np.array(RGB_MEAN)
+STD = 255 * np.array(RGB_STD)
 # Of the pixels of ImageNet, in the order blue, green, red.
 BGR_MEAN = (103.939, 116.779, 123.68)
 # The images that a model's own preprocessing is tried on.
@@ -59,7 +62,11 @@ def _centred(images: tf.Tensor) -> tf.Tensor:
 
 
 def _imagenet(images: tf.Tensor) -> tf.Tensor:
-    return (images / 255.0 - tf.constant(RGB_MEAN)) / tf.constant(RGB_STD)
+    if None not in images.shape[-3:]:
+        return normalise(images, MEAN, STD)
+    # The same numbers, bit for bit, where the size is open.
+    factor = tf.constant(1 / STD, tf.float32)
+    return images * factor - tf.constant(1 / STD * MEAN, tf.float32)
 
 
 def _caffe(images: tf.Tensor) -> tf.Tensor:
@@ -189,14 +196,13 @@ def _beginning(function: keras.Function, images: list[Any]) -> _Beginning:
     last = images[0]
     done: list[str] = []
     for node in nodes(function):
-        if not all(id(tensor) in known for tensor in node.input_tensors):
+        if not all(id(tensor) in known for tensor in node.inputs):
             continue
-        given = [known[id(tensor)] for tensor in node.input_tensors]
-        operation = node.operation
-        inner = as_function(operation)
-        entered = None if inner is None else entering(node, inner)
-        if entered is not None and operation.weights:
-            found = _beginning(inner, [known[id(tensor)] for tensor in entered])
+        given = [known[id(tensor)] for tensor in node.inputs]
+        operation = node.op
+        if node.inner is not None and operation.weights:
+            entered = [known[id(tensor)] for tensor in node.entering]
+            found = _beginning(node.inner, entered)
             if found.layer is not None:
                 nested = (operation.name, *found.models)
                 before = (*done, *found.operations)
@@ -204,7 +210,7 @@ def _beginning(function: keras.Function, images: list[Any]) -> _Beginning:
         elif _has_weights(operation):
             values = keras.ops.convert_to_numpy(given[0])
             return _Beginning(values, operation.name, (), tuple(done))
-        args, kwargs = arguments(node)(given)
+        args, kwargs = node.arguments(given)
         last = operation(*args, **kwargs)
         done.append(operation.name)
         outputs = keras.tree.flatten(last)

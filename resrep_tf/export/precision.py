@@ -1,17 +1,15 @@
 """Models in float32, which is what deployed files compute in."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import keras
 
 
 def is_float32(model: keras.Model) -> bool:
-    """Returns whether a model and everything in it computes in float32."""
-    return all(layer.compute_dtype == "float32" for layer in _inside(model))
-
-
-def _inside(layer: keras.Layer) -> Iterator[keras.Layer]:
-    yield from layer._flatten_layers()
+    """Returns whether nothing in a model computes in another precision of floats."""
+    kinds = {layer.compute_dtype for layer in model._flatten_layers()}
+    # Integers are those of inputs and indices.
+    return not kinds & {"float16", "bfloat16", "float64"}
 
 
 def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:

@@ -35,6 +35,8 @@ def try_out(content: bytes, path: Path) -> None:
 
     It runs in a process of its own, which needs a fraction of a second.
     """
+    if not sys.executable:  # Python inside of another program.
+        return
     library = _library()
     code, said = _trial(content, path, library)
     if code == tflite_trial.NEEDS_TENSORFLOW and library:

@@ -84,7 +84,7 @@ def output_activation(model: keras.Model, number: int) -> str:
     makers = {id(t): node for node in nodes(function) for t in node.outputs}
     while id(tensor) in makers:
         node = makers[id(tensor)]
-        op = node.operation
+        op = node.op
         if as_function(op) is not None:
             index = [id(t) for t in node.outputs].index(id(tensor))
             return output_activation(op, index)
@@ -92,7 +92,7 @@ def output_activation(model: keras.Model, number: int) -> str:
         transparent = isinstance(op, _TRANSPARENT) or type(op).__name__ in _SAME
         if name != "linear" or not transparent:
             return name
-        tensor = node.input_tensors[0]
+        tensor = node.inputs[0]
     return "linear"
 
 

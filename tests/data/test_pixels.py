@@ -5,11 +5,13 @@ import inspect
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers as L
 
 from resrep_tf import models
 from resrep_tf.data import pixels
 from resrep_tf.data.detection import detect, near_chance
+from resrep_tf.data.images import normalise
 from support.networks import APPLICATIONS
 
 MODULES = {
@@ -69,6 +71,16 @@ def test_of_bytes():
 def test_as_keras_does(name, mode):
     expected = keras.applications.imagenet_utils.preprocess_input(raw(), mode=mode)
     np.testing.assert_allclose(pixels.scale(name)(raw()), expected, atol=2e-5)
+
+
+def test_imagenet_as_the_pipelines_do():
+    """Bit for bit, also where the size of the images is open."""
+    images = raw()
+    expected = normalise(images, pixels.MEAN, pixels.STD)
+    np.testing.assert_array_equal(pixels.scale("imagenet")(images), expected)
+    spec = tf.TensorSpec((None, None, None, 3), tf.float32)
+    opened = tf.function(pixels.scale("imagenet").function, input_signature=[spec])
+    np.testing.assert_array_equal(opened(images), expected)
 
 
 def test_colours_of_one_channel_images():

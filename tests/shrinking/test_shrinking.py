@@ -31,6 +31,9 @@ from support.small import small_model
 BATCH = 20
 BATCHNORM = keras.layers.BatchNormalization
 
+# Some random graphs have nothing that was forgotten.
+pytestmark = pytest.mark.filterwarnings("ignore::resrep_tf.convert.UnfinishedWarning")
+
 
 def batchnorms(model):
     return {layer.name for layer in leaves(model) if isinstance(layer, BATCHNORM)}
