@@ -8,15 +8,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # From the ground up; a folder may import itself and those before it.
 FOLDERS = (
-<<<<<<< HEAD
     *("rules", "graph", "budget", "surgery", "selection", "teacher", "pruning"),
     *("shrinking", "explain", "convert", "export", "baselines", "report", "models"),
     *("data", "flags", "cli", "evaluate", "train", "study"),
-=======
-    *("rules", "graph", "budget", "surgery", "pruning", "explain", "convert"),
-    *("export", "baselines", "report", "models", "data", "flags", "cli"),
-    *("evaluate", "train", "study"),
->>>>>>> 3bd3151c28bb709b7b0ac437eb98fb52579575da
 )
 # A command is its folder's `command.py` and `__main__.py`; only those see `cli`.
 COMMANDS = ("command.py", "__main__.py")
