@@ -55,6 +55,11 @@ class Workers:
         """Returns the sum of a number over all replicas. All workers must call it."""
         return int(self._add(tf.constant(number, tf.int64)))
 
+    def wait(self) -> None:
+        """Returns when all workers have called it."""
+        if self.count > 1:
+            self.total(0)
+
     @cached_property
     def _add(self) -> Callable[[tf.Tensor], tf.Tensor]:
         @tf.function

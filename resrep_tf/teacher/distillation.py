@@ -270,6 +270,11 @@ class Student(Taught, keras.Model):
         inputs, outputs = structures(check_model(model))
         return cls(inputs, outputs, name=model.name)
 
+    def plain(self) -> keras.Model:
+        """Returns a plain model with the same layers."""
+        inputs, outputs = structures(check_model(self))
+        return keras.Model(inputs, outputs, name=self.name)
+
 
 # === Does a teacher fit a model? ===
 

@@ -17,6 +17,13 @@ def check(settings: "Settings") -> None:
     with blame("flops_target"):
         Constraints(settings.flops_target, settings.min_width, settings.round_to)
     _check_rates(settings)
+    if settings.shrink and not (settings.reset and settings.compactor != "filters"):
+        raise CommandError(
+            "`--shrink` rebuilds the network when its compactors are done, so it goes "
+            "with `--reset` and with compactors. Received: --shrink "
+            f"--{'' if settings.reset else 'no'}reset "
+            f"--compactor={settings.compactor}"
+        )
     if settings.remove == "minimal" and settings.reset:
         raise CommandError(
             "`--remove=minimal` goes with `--noreset`: resetting decides by itself "

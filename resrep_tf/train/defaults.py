@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from resrep_tf.baselines.filters import FILTERS
-from resrep_tf.cli import architectures
+from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
 from resrep_tf.pruning.compactor import KINDS
-from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.schedule import AUTO, Schedule
 
 COMPACTORS = tuple(KINDS)
+TEACHERS = ("none", "base")
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
 # that are not listed.
 BY_DATA = {
@@ -83,6 +84,24 @@ def compactor_momentum(values: Values) -> float:
     if values["compactor"] == FILTERS:
         return values["momentum"]
     return Schedule().momentum
+
+
+def shrink(values: Values) -> bool:
+    """Returns true where a run forgets in time, and nothing asks for the whole model.
+
+    Snapshots are of the wrapped model, at every stage of its training.
+    """
+    return (
+        values["schedule"] == AUTO
+        and values["reset"]
+        and values["compactor"] != FILTERS
+        and not values["snapshot_epochs"]
+    )
+
+
+def teacher(value: str) -> str:
+    """Returns `--teacher` with an absolute path, if it is a path."""
+    return value if value in TEACHERS else common_flags.absolute(value)
 
 
 def base_epochs(values: Values) -> int:

@@ -39,6 +39,7 @@ class Loop:
             function that it must call after every batch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
+        over: Returns true if no further epoch is needed.
         interruption: Notes signals.
         on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
         verbose: As in `keras.Model.fit`.
@@ -53,6 +54,7 @@ class Loop:
     evaluate: Callable[[Callable[[], None]], Logs]
     save: Callable[[Position], None]
     save_every: int
+    over: Callable[[], bool]
     interruption: Interruption
     on_nan: str
     verbose: int
@@ -82,8 +84,10 @@ class Loop:
         step = self._make_step()
         batches = iter(self._batches(position.steps(self.steps_per_epoch)))
         for epoch in range(position.epoch, self.epochs):
-            callbacks.on_epoch_begin(epoch)
             first = position.step if epoch == position.epoch else 0
+            if first == 0 and self.over():
+                break
+            callbacks.on_epoch_begin(epoch)
             logs = self._train_epoch(epoch, first, step, batches, callbacks)
             logs |= self._evaluate(Position(epoch, self.steps_per_epoch))
             callbacks.on_epoch_end(epoch, logs)

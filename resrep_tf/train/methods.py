@@ -6,8 +6,10 @@ meets the same FLOPs target on the same channel graph.
 
 import abc
 import dataclasses
+import functools
 import re
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -22,15 +24,19 @@ from resrep_tf.convert import UnfinishedWarning
 from resrep_tf.convert.report import LayerChange
 from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.pruning.state import number
+from resrep_tf.surgery.fuse import fused
 from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer
-from resrep_tf.train.phases import PRUNE, Phase, Rate, Ready
-from resrep_tf.train.settings import MINIMAL, Settings
+from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
+from resrep_tf.train.settings import BASE_TEACHER, MINIMAL, Settings
 from resrep_tf.train.snapshots import Snapshots
 from resrep_tf.train.training import Trainer
 
 # The number of batches that a criterion sees if it needs data.
 BATCHES = 20
+# The number of batches on which the statistics of fresh BatchNorms are measured.
+SHRINK_BATCHES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +54,12 @@ class Outcome:
     plan: resrep_tf.Plan | None = None
 
 
-def make(settings: Settings, trainer: Trainer) -> "Method":
+def make(
+    settings: Settings, trainer: Trainer, teacher: keras.Model | None = None
+) -> "Method":
     """Returns the method that `--method` names."""
     kind = ResRep if settings.method == "resrep" else OneShot
-    return kind(settings, trainer)
+    return kind(settings, trainer, teacher)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +69,15 @@ class Method(abc.ABC):
     Attributes:
         settings: The settings of the run.
         trainer: Trains models, on all devices.
+        teacher: The model that `--teacher` names by its path.
     """
 
     settings: Settings
     trainer: Trainer
+    teacher: keras.Model | None = None
 
     @abc.abstractmethod
-    def phases(self) -> tuple[Phase, ...]:
+    def phases(self, base: keras.Model) -> tuple[Phase, ...]:
         """Returns the phases that follow on that of the base."""
 
     @abc.abstractmethod
@@ -91,6 +101,24 @@ class Method(abc.ABC):
             self.settings.epochs,
         )
 
+    def _lesson(self, base: keras.Model) -> dict[str, Any]:
+        """Returns the arguments of `compile` that are about the teacher."""
+        teacher = base if self.settings.teacher == BASE_TEACHER else self.teacher
+        return {} if teacher is None else {"teacher": teacher}
+
+    def _compiled(
+        self,
+        model: keras.Model,
+        optimizer: keras.Optimizer,
+        lesson: Mapping[str, Any],
+    ) -> keras.Model:
+        """Returns a plain model, compiled; with a teacher if there is one."""
+        if lesson:
+            model = resrep_tf.Student.of(model)
+        with blame("teacher"):
+            self.trainer.compile(model, optimizer, **lesson)
+        return model
+
     def _targets(self) -> Any:
         settings = self.settings
         if settings.targets == "paper":
@@ -103,24 +131,61 @@ class Method(abc.ABC):
 
 
 class ResRep(Method):
-    """Re-parameterise, forget, convert; with `--noreset`, the Lasso alone."""
+    """Re-parameterise, forget, shrink, convert; with `--noreset`, the Lasso alone."""
 
-    def phases(self):
+    def phases(self, base):
         settings = self.settings
-        return (
-            Phase(
-                PRUNE,
-                f"Pruning, {settings.epochs} epochs",
-                range(settings.epochs),
-                self._rate(settings.learning_rate),
-                self._make,
-                self._plain,
-            ),
+        epochs, rate = range(settings.epochs), self._rate(settings.learning_rate)
+        title = f"Pruning, {settings.epochs} epochs"
+        if not settings.shrink:
+            return (Phase(PRUNE, title, epochs, rate, self._make, self._plain),)
+        prune = Phase(
+            PRUNE,
+            f"{title}, shrinking when all masked channels are forgotten",
+            epochs,
+            rate,
+            self._make,
+            self._plain,
+            file=output.PRUNER,
+            keeps_state=True,
+            over=self._forgotten,
         )
+        recover = Phase(
+            RECOVER,
+            f"Training the shrunk network, to {settings.epochs} epochs in all",
+            epochs,
+            rate,
+            functools.partial(self._shrink, self._lesson(base)),
+            lambda pruner, trained: copy(trained),
+            after=PRUNE,
+            needed=self._forgotten,
+        )
+        return (prune, recover)
+
+    def _forgotten(self, pruner: keras.Model) -> bool:
+        """Returns whether the target is met and all masked rows are forgotten."""
+        removed = np.float32(number(pruner.state.flops_removed))
+        if removed < np.float32(self.settings.flops_target):
+            return False
+        return not unforgotten(pruner, self.settings.epsilon)
+
+    def _shrink(
+        self, lesson: Mapping[str, Any], pruner: keras.Model, rate: Rate
+    ) -> Ready:
+        optimizer = self.trainer.optimizer(rate)
+        slim, report = resrep_tf.shrink(
+            pruner,
+            self.trainer.same_batches(SHRINK_BATCHES),
+            SHRINK_BATCHES,
+            epsilon=self.settings.epsilon,
+            optimizer=optimizer,
+            return_report=True,
+        )
+        return Ready(self._compiled(slim, optimizer, lesson), note=str(report))
 
     def _make(self, base: keras.Model, rate: Rate) -> Ready:
         settings = self.settings
-        pruner = self._wrap(base, rate)
+        pruner = self._wrap(base, rate, self._lesson(base))
         plan = self._plan(pruner)
         if not settings.reset:
             return Ready(pruner, (ablation.LassoOnly(), *self._snapshots()))
@@ -129,21 +194,25 @@ class ResRep(Method):
         )
         return Ready(pruner, (callback, *self._snapshots()), plan)
 
-    def _wrap(self, base: keras.Model, rate: Rate) -> resrep_tf.ResRepModel:
+    def _wrap(
+        self, base: keras.Model, rate: Rate, lesson: Mapping[str, Any]
+    ) -> resrep_tf.ResRepModel:
         """Returns the wrapped, compiled model."""
         settings = self.settings
         # Dropout's random numbers are then the same whenever it is made.
         keras.utils.set_random_seed(settings.seed)
         with blame("targets"):
             pruner = resrep_tf.wrap(base, self._targets(), settings.compactor)
-        self.trainer.compile(
-            pruner,
-            rate,
-            compactor_optimizer=settings.compactor_momentum,
-            lasso_strength=settings.lasso_strength,
-            masked_strength=settings.masked_strength,
-            snap=settings.snap,
-        )
+        with blame("teacher"):
+            self.trainer.compile(
+                pruner,
+                self.trainer.optimizer(rate),
+                compactor_optimizer=settings.compactor_momentum,
+                lasso_strength=settings.lasso_strength,
+                masked_strength=settings.masked_strength,
+                snap=settings.snap,
+                **lesson,
+            )
         return pruner
 
     def _plan(self, pruner: resrep_tf.ResRepModel) -> resrep_tf.Plan:
@@ -183,12 +252,14 @@ class ResRep(Method):
         if not self.trainer.workers.replicated:
             return trained
         # One worker can read this one without the others.
-        plain = self._wrap(base, self._rate(self.settings.learning_rate))
+        plain = self._wrap(base, self._rate(self.settings.learning_rate), {})
         transfer(trained, plain)
         return plain
 
     def finish(self, base, trained, plan):
         settings = self.settings
+        if not isinstance(trained, resrep_tf.ResRepModel):
+            return self._finish_shrunk(base, trained, plan)
         with output.atomic(self.trainer.folder / output.PRUNER) as path:
             trained.save(path)
         keep = self._keep(trained)
@@ -205,6 +276,14 @@ class ResRep(Method):
         print(conversion)
         if not settings.drop_masked:
             print(advice(trained, settings.epsilon), end="")
+        return Outcome(slim, conversion, plan)
+
+    def _finish_shrunk(
+        self, base: keras.Model, trained: keras.Model, plan: resrep_tf.Plan | None
+    ) -> Outcome:
+        slim, difference = fused(trained)
+        conversion = dataclasses.replace(_difference(base, slim), difference=difference)
+        print(conversion)
         return Outcome(slim, conversion, plan)
 
     def _keep(self, pruner: resrep_tf.ResRepModel) -> dict[str, np.ndarray] | None:
@@ -254,7 +333,7 @@ class _PlannedSelection(resrep_tf.ChannelSelection):
 class OneShot(Method):
     """Choose the structure first, then train it like any model."""
 
-    def phases(self):
+    def phases(self, base):
         settings = self.settings
         scratch = settings.method == "shrink"
         start = settings.base_learning_rate if scratch else settings.learning_rate
@@ -272,8 +351,8 @@ class OneShot(Method):
 
     def _make(self, base: keras.Model, rate: Rate) -> Ready:
         student = self._student(base)
-        self.trainer.compile(student, rate)
-        return Ready(student)
+        optimizer = self.trainer.optimizer(rate)
+        return Ready(self._compiled(student, optimizer, self._lesson(base)))
 
     def _student(self, base: keras.Model) -> keras.Model:
         """Returns the model to train, the same one whenever it is made."""
@@ -286,24 +365,22 @@ class OneShot(Method):
         }
         with blame("method"):
             if settings.method == "finetune":
-                return _copy(base)
+                return copy(base)
             if settings.method == "shrink":
                 return criteria.shrink(base, settings.flops_target, **constraints)
-            # All workers look at the same images.
-            data = dataclasses.replace(self.trainer.data, num_shards=1, shard_index=0)
-            losses = accuracy.compile_arguments(base, data.classes)
+            losses = accuracy.compile_arguments(base, self.trainer.data.classes)
             return criteria.prune_by_scores(
                 base,
                 settings.method,
                 settings.flops_target,
-                data=data.train_from(0).take(BATCHES),
+                data=self.trainer.same_batches(BATCHES),
                 loss=losses["loss"],
                 seed=settings.seed,
                 **constraints,
             )
 
     def _plain(self, base: keras.Model, trained: keras.Model) -> keras.Model:
-        return _copy(trained)  # Without the optimizer too.
+        return copy(trained)  # Without the optimizer too.
 
     def finish(self, base, trained, plan):
         conversion = _difference(base, trained)
@@ -311,11 +388,13 @@ class OneShot(Method):
         return Outcome(trained, conversion, plan)
 
 
-def _copy(model: keras.Model) -> keras.Model:
-    """Returns a model of the same weights that is not compiled."""
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    return copy
+def copy(model: keras.Model) -> keras.Model:
+    """Returns a plain model of the same weights that is not compiled."""
+    if isinstance(model, resrep_tf.Student):
+        model = model.plain()
+    new = keras.models.clone_model(model)
+    new.set_weights(model.get_weights())
+    return new
 
 
 def _difference(before: keras.Model, after: keras.Model) -> resrep_tf.ConversionReport:

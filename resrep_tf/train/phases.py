@@ -8,7 +8,7 @@ import keras
 import resrep_tf
 
 # All phases that a run can have, in the order in which they follow each other.
-ORDER = BASE, PRUNE = ("base", "prune")
+ORDER = BASE, PRUNE, RECOVER = ("base", "prune", "recover")
 
 # A number, or a function of the optimizer's step.
 Rate = float | keras.optimizers.schedules.LearningRateSchedule
@@ -22,11 +22,13 @@ class Ready:
         model: The model, compiled.
         callbacks: Keras callbacks for its training.
         plan: The plan of its training, printed before it starts.
+        note: What else is printed then.
     """
 
     model: keras.Model
     callbacks: tuple[keras.callbacks.Callback, ...] = ()
     plan: resrep_tf.Plan | None = None
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,12 @@ class Phase:
             the trained one.
         file: The file of the run's folder that holds the trained model when the phase
             is over. A run that is taken up reads it instead of training again.
+        keeps_state: True if that file holds the optimizer's state too. The trainer then
+            writes it when the phase is over.
+        over: Returns true if a model needs no further epoch of this phase.
+        after: The name of the phase that this one takes over from, at the epoch at
+            which that one has ended.
+        needed: Returns false if the model before this phase is to stay as it is.
     """
 
     name: str
@@ -55,3 +63,7 @@ class Phase:
     make: Callable[[keras.Model, Rate], Ready]
     plain: Callable[[keras.Model, keras.Model], keras.Model]
     file: str | None = None
+    keeps_state: bool = False
+    over: Callable[[keras.Model], bool] = lambda model: False
+    after: str | None = None
+    needed: Callable[[keras.Model], bool] = lambda model: True

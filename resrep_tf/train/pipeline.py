@@ -10,7 +10,7 @@ import keras
 import resrep_tf
 from resrep_tf import data
 from resrep_tf.cli import architectures, export, output
-from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers, start
 from resrep_tf.evaluate import accuracy
@@ -20,7 +20,7 @@ from resrep_tf.train.checkpoints import Checkpoints
 from resrep_tf.train.methods import Method
 from resrep_tf.train.metrics import MetricsFile
 from resrep_tf.train.phases import BASE, Phase, Rate, Ready
-from resrep_tf.train.settings import Settings
+from resrep_tf.train.settings import BASE_TEACHER, NO_TEACHER, Settings
 from resrep_tf.train.training import Trainer
 
 
@@ -124,7 +124,7 @@ class Job:
             Checkpoints(folder / output.CHECKPOINTS, settings.keep_checkpoints),
             interruption,
         )
-        method = methods.make(settings, trainer)
+        method = methods.make(settings, trainer, _teacher(settings, dataset))
         job = cls(settings, trainer, method, _build(settings, dataset))
         return job._tried() if settings.epochs else job
 
@@ -135,10 +135,11 @@ class Job:
         is made again when all workers are there.
         """
         base = self._known_base()
-        first = self.method.phases()[0]
+        model = self.network if base is None else base
+        first = self.method.phases(model)[0]
         # Without a base, the network shows too whether flags fit, before hours of
         # training.
-        ready = first.make(self.network if base is None else base, first.rate)
+        ready = first.make(model, first.rate)
         if base is None or self.trainer.workers.replicated:
             return self
         return dataclasses.replace(self, base=base, ready=ready)
@@ -207,10 +208,13 @@ class Job:
             The model after the last phase, without replicas, and the plan.
         """
         model, plan, ready = base, None, self.ready
-        for phase in self.method.phases():
+        for phase in self.method.phases(base):
+            if not phase.needed(model):
+                continue
             ready = ready or self.trainer.make(phase, model)
             plan = plan or ready.plan
-            model = self.trainer.run(phase, model, ready)
+            done = self.trainer.finished(phase, model)
+            model = self.trainer.run(phase, model, ready) if done is None else done
             ready = None
         return model, plan
 
@@ -251,7 +255,7 @@ class Job:
     def _compiled_base(self, network: keras.Model, rate: Rate) -> Ready:
         # Another one, so that what is saved has neither replicas nor an optimizer.
         base = _build(self.settings, self.data)
-        self.trainer.compile(base, rate)
+        self.trainer.compile(base, self.trainer.optimizer(rate))
         return Ready(base)
 
     def _plain_base(self, network: keras.Model, trained: keras.Model) -> keras.Model:
@@ -281,6 +285,17 @@ def _build(settings: Settings, dataset: data.Dataset) -> keras.Model:
         weight_decay=settings.weight_decay,
         init_weights=settings.init_weights,
     )
+
+
+def _teacher(settings: Settings, dataset: data.Dataset) -> keras.Model | None:
+    """Returns the model that `--teacher` names by its path, if it does."""
+    if settings.teacher in (NO_TEACHER, BASE_TEACHER):
+        return None
+    with blame("teacher"):
+        teacher = keras.models.load_model(settings.teacher, compile=False)
+    shape, classes = dataset.input_shape, dataset.classes
+    architectures.check_fits(teacher, shape, classes, "teacher")
+    return teacher
 
 
 def _check_replicas(settings: Settings, workers: Workers) -> None:

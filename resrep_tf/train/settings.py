@@ -30,6 +30,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 # Marks of flags that may change when a run is taken up again, and of flags that no
 # other method than ResRep looks at.
 CHANGEABLE, RESREP = "changeable", "resrep"
+NO_TEACHER, BASE_TEACHER = defaults.TEACHERS
 _PAPER = Schedule()
 
 
@@ -164,6 +165,14 @@ class Settings:
         fill=lambda values: values["schedule"] == "auto",
         mark=RESREP,
     )
+    shrink: bool = flag(
+        None,
+        "When all masked channels are forgotten, rebuild the network without them and "
+        "train that one for the rest of the epochs, at its lower cost. By default with "
+        "--schedule=auto.",
+        fill=defaults.shrink,
+        mark=RESREP,
+    )
     drop_masked: bool = flag(
         False,
         "Remove masked channels in the end even if they are not forgotten yet.",
@@ -209,6 +218,14 @@ class Settings:
         "model from a .keras file keeps what it has.",
         lower=0,
         fill=defaults.weight_decay,
+    )
+
+    teacher: str = flag(
+        NO_TEACHER,
+        "A trained model to learn from beside the labels: base, the path of a .keras "
+        "file, or none. Every method can have one; a step then costs one inference of "
+        "the teacher more.",
+        clean=defaults.teacher,
     )
 
     # === Training of the base ===

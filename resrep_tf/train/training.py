@@ -118,23 +118,34 @@ class Trainer:
     checkpoints: Checkpoints
     interruption: Interruption
 
-    def compile(self, model: keras.Model, rate: Rate, **arguments: Any) -> None:
+    def optimizer(self, rate: Rate) -> keras.Optimizer:
+        """Returns a new optimizer for everything but compactors."""
+        return optimizer(rate, self.settings.momentum, self.settings)
+
+    def compile(
+        self, model: keras.Model, optimizer: keras.Optimizer, **arguments: Any
+    ) -> None:
         """Compiles a model for the data and the settings.
 
         Args:
             model: The model.
-            rate: The learning rate.
+            optimizer: Its optimizer.
             **arguments: Further arguments of its `compile`.
         """
         settings = self.settings
         if settings.sync_batchnorm:
             synchronise(model)
         model.compile(
-            optimizer(rate, settings.momentum, settings),
+            optimizer,
             jit_compile=settings.jit_compile,
             **accuracy.compile_arguments(model, self.data.classes),
             **arguments,
         )
+
+    def same_batches(self, count: int) -> tf.data.Dataset:
+        """Returns the first training batches, the same ones for all workers."""
+        data = dataclasses.replace(self.data, num_shards=1, shard_index=0)
+        return data.train_from(0).take(count)
 
     # === Phases ===
 
@@ -142,7 +153,9 @@ class Trainer:
         """Returns the model after a phase that is over; None if it must be trained."""
         if phase.file is None or not (self.folder / phase.file).exists():
             return None
-        trained = keras.models.load_model(self.folder / phase.file, compile=False)
+        trained = keras.models.load_model(
+            self.folder / phase.file, compile=phase.keeps_state
+        )
         return phase.plain(before, trained)
 
     def make(self, phase: Phase, before: keras.Model) -> Ready:
@@ -167,10 +180,15 @@ class Trainer:
             ready = self.make(phase, before)
         if self.workers.chief:
             print(phase.title)
-            if ready.plan is not None:
-                print(ready.plan)
+            for text in (ready.plan, ready.note):
+                if text:
+                    print(text)
         self._train(phase, ready)
-        return phase.plain(before, ready.model)
+        trained = phase.plain(before, ready.model)
+        if phase.keeps_state and self.workers.chief:
+            with output.atomic(self.folder / phase.file) as path:
+                trained.save(path)
+        return trained
 
     def _train(self, phase: Phase, ready: Ready) -> None:
         model, workers = ready.model, self.workers
@@ -192,6 +210,7 @@ class Trainer:
             evaluate=lambda each: self._score(predict, loss, each),
             save=lambda position: self._save(model, phase, position),
             save_every=self.settings.checkpoint_interval,
+            over=lambda: phase.over(model),
             interruption=self.interruption,
             on_nan=self.settings.on_nan,
             verbose=accuracy.verbosity() if workers.chief else 0,
@@ -223,11 +242,14 @@ class Trainer:
 
     def _resume(self, model: keras.Model, phase: Phase) -> Position:
         """Restores the phase's newest checkpoint; writes one if there is none."""
+        self.workers.wait()  # Until the chief has written the end of another phase.
         found, chief = self.checkpoints.newest(), self.workers.chief
         if found is not None and chief:  # Also if it is of the phase before.
             self.metrics.replace(found.rows)
         if found is None or found.phase != phase.name:
             start = Position(phase.epochs.start)
+            if found is not None and found.phase == phase.after:
+                start = Position(found.position.epoch)
             self._save(model, phase, start)
         else:
             assign(model, found.values)
