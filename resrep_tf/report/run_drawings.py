@@ -7,8 +7,8 @@ from resrep_tf.report import figures
 from resrep_tf.report.drawing import Drawing
 from resrep_tf.report.plotting import svg
 
-# The names of phases in figures.
-PHASES = {"base": "base", "prune": "pruning"}
+# The names of phases in figures. A shrunk network goes on where the wrapped one was.
+PHASES = {"base": "base", "prune": "pruning", "recover": "pruning"}
 
 
 def draw(

@@ -132,9 +132,9 @@ def shrink(
     ```python
     config = pruner.optimizer.get_config()
     optimizer = type(pruner.optimizer).from_config(config)
-    slim = resrep_tf.shrink(pruner, train, optimizer=optimizer)
+    slim = resrep_tf.shrink(pruner, data, optimizer=optimizer)
     slim.compile(optimizer, "sparse_categorical_crossentropy")
-    slim.fit(train)
+    slim.fit(data)
     ```
     """
     _check(pruner, batches, batch_size, unforgotten, optimizer)

@@ -39,10 +39,10 @@ class Loop:
             function that it must call after every batch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
-        over: Returns true if no further epoch is needed.
         interruption: Notes signals.
         on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
         verbose: As in `keras.Model.fit`.
+        over: Returns true if no further epoch is needed.
     """
 
     model: keras.Model
@@ -54,10 +54,10 @@ class Loop:
     evaluate: Callable[[Callable[[], None]], Logs]
     save: Callable[[Position], None]
     save_every: int
-    over: Callable[[], bool]
     interruption: Interruption
     on_nan: str
     verbose: int
+    over: Callable[[], bool] = lambda: False
 
     def run(self, position: Position) -> None:
         """Trains until the last epoch is over.

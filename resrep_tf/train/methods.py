@@ -172,6 +172,8 @@ class ResRep(Method):
     def _shrink(
         self, lesson: Mapping[str, Any], pruner: keras.Model, rate: Rate
     ) -> Ready:
+        # Dropout's random numbers are then the same whenever it is made.
+        keras.utils.set_random_seed(self.settings.seed)
         optimizer = self.trainer.optimizer(rate)
         slim, report = resrep_tf.shrink(
             pruner,
@@ -181,7 +183,8 @@ class ResRep(Method):
             optimizer=optimizer,
             return_report=True,
         )
-        return Ready(self._compiled(slim, optimizer, lesson), note=str(report))
+        log = _Removed(number(pruner.state.flops_removed))
+        return Ready(self._compiled(slim, optimizer, lesson), (log,), note=str(report))
 
     def _make(self, base: keras.Model, rate: Rate) -> Ready:
         settings = self.settings
@@ -281,6 +284,8 @@ class ResRep(Method):
     def _finish_shrunk(
         self, base: keras.Model, trained: keras.Model, plan: resrep_tf.Plan | None
     ) -> Outcome:
+        with output.atomic(self.trainer.folder / output.SHRUNK) as path:
+            trained.save(path)
         slim, difference = fused(trained)
         conversion = dataclasses.replace(_difference(base, slim), difference=difference)
         print(conversion)
@@ -318,6 +323,18 @@ def advice(pruner: resrep_tf.ResRepModel, epsilon: float) -> str:
         "remove them as they are, at some loss: `--drop_masked`, or for this run "
         "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
     )
+
+
+class _Removed(keras.callbacks.Callback):
+    """Logs for a shrunk network what the wrapped one logs about its channels."""
+
+    def __init__(self, flops_removed: float):
+        super().__init__()
+        self._flops_removed = flops_removed
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs |= {"flops_removed": self._flops_removed, "forgotten": 1.0}
 
 
 class _PlannedSelection(resrep_tf.ChannelSelection):

@@ -28,6 +28,7 @@ FILES = {
     "report.json",
     "run.flags",
     "saved_model",
+    "shrunk.keras",
     "tensorboard",
 }
 

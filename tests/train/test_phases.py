@@ -38,7 +38,7 @@ def phase(trainer: Trainer, epochs: range, **options) -> Phase:
     def make(before, rate):
         model = digits_network()
         model.set_weights(before.get_weights())
-        trainer.compile(model, rate)
+        trainer.compile(model, trainer.optimizer(rate))
         return Ready(model)
 
     def plain(before, trained):
@@ -50,7 +50,7 @@ def phase(trainer: Trainer, epochs: range, **options) -> Phase:
 
 
 def test_the_order_has_every_phase_once():
-    assert list(phases.ORDER) == [phases.BASE, phases.PRUNE]
+    assert list(phases.ORDER) == [phases.BASE, phases.PRUNE, phases.RECOVER]
     assert len(set(phases.ORDER)) == len(phases.ORDER)
 
 

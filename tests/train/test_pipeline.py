@@ -115,7 +115,10 @@ def test_metrics_have_one_row_for_each_epoch(finished):
     with open(finished[0] / "metrics.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     expected = [("base", epoch) for epoch in range(1, runs.BASE_EPOCHS + 1)]
-    expected += [("prune", epoch) for epoch in range(1, runs.EPOCHS + 1)]
+    shrunk = 1 + sum(row["phase"] == "prune" for row in rows)
+    assert 1 < shrunk < runs.EPOCHS
+    expected += [("prune", epoch) for epoch in range(1, shrunk)]
+    expected += [("recover", epoch) for epoch in range(shrunk, runs.EPOCHS + 1)]
     assert [(row["phase"], int(row["epoch"])) for row in rows] == expected
     assert all(int(row["step"]) == STEPS * int(row["epoch"]) for row in rows)
     assert float(rows[-1]["flops_removed"]) >= runs.TARGET
@@ -155,9 +158,9 @@ def test_tensorboard_gets_scalars_norms_and_widths(finished, report):
 def test_pruning_is_lossless(finished):
     folder = finished[0]
     images = digits()
-    wrapped = load(folder / "pruner.keras")(images, training=False)
+    trained = load(folder / "shrunk.keras")(images, training=False)
     slim = load(folder / "pruned.keras")(images, training=False)
-    np.testing.assert_allclose(wrapped, slim, atol=1e-4)
+    np.testing.assert_allclose(trained, slim, atol=1e-4)
 
 
 def test_the_saved_model_needs_no_resrep_tf(finished, tmp_path):
@@ -224,7 +227,9 @@ def test_convert_repeats_the_conversion(finished, tmp_path):
     pruner = finished[0] / "pruner.keras"
     printed = call(convert.run, f"--pruner={pruner}", f"--output={target}")
     assert "removed" in printed
-    first, again = load(finished[0] / "pruned.keras"), load(target)
+    first, again = resrep_tf.convert(load(pruner)), load(target)
+    widths = [weight.shape for weight in load(finished[0] / "pruned.keras").weights]
+    assert [weight.shape for weight in again.weights] == widths
     for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(CommandError, match="`--output` must be a new file"):
