@@ -1,0 +1,229 @@
+"""How Keras records calls, as far as tracing needs it.
+
+Together with `graph/keras_nodes.py`, where these functions belong, this is the only
+module of tracing that looks into Keras's objects.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from resrep_tf.graph.keras_nodes import as_function
+from resrep_tf.rules import rule_for
+
+# === Kinds of operations ===
+
+_OURS = ("keras.", "resrep_tf.")
+
+
+def is_stock(cls: type) -> bool:
+    """Returns True for classes of Keras and of this package."""
+    return cls.__module__.startswith(_OURS)
+
+
+def has_graph(op: Any) -> bool:
+    """Returns True for a model whose calls are recorded, and which runs just those."""
+    return as_function(op) is not None and is_stock_method(op, "call")
+
+
+def is_stock_method(op: Any, name: str) -> bool:
+    """Returns True if a method comes from Keras, not from a user's class."""
+    return getattr(type(op), name).__module__.startswith(_OURS)
+
+
+def is_leaf(op: Any) -> bool:
+    """Returns True for an operation that stands in a traced graph as it is."""
+    if not isinstance(op, keras.Layer):
+        return True
+    if as_function(op) is not None or isinstance(op, keras.Sequential):
+        return False
+    return is_stock(type(op)) or not rule_for(op).opaque
+
+
+def takes_training(layer: keras.Layer) -> bool:
+    """Returns True if the layer's `call` has an argument `training`."""
+    return "training" in layer.call_signature_parameters
+
+
+def is_sensitive(layer: keras.Layer) -> bool:
+    """Returns True if a layer, or one inside it, does something else in training."""
+    return any(
+        takes_training(inner)
+        and not inner._layers
+        and not (
+            isinstance(inner, keras.layers.BatchNormalization) and not inner.trainable
+        )
+        for inner in all_layers(layer)
+    )
+
+
+# What a subclass may define without computing something else.
+_HARMLESS = {
+    *("__init__", "__doc__", "__module__", "__qualname__", "__firstlineno__"),
+    *("__static_attributes__", "__annotations__", "build", "get_config"),
+    *("from_config", "compute_output_shape", "__classcell__"),
+}
+
+
+def stock_class(op: Any) -> type | None:
+    """Returns the class of Keras that a user's class adds nothing to, if it has one.
+
+    Such a class changes how a layer is made, not what it computes.
+    """
+    if not isinstance(op, keras.Layer) or is_stock(type(op)):
+        return None
+    for cls in type(op).__mro__:
+        if is_stock(cls):
+            plain = cls in (keras.layers.Layer, keras.Model, keras.Sequential)
+            return None if plain or issubclass(cls, keras.Model) else cls
+        if set(vars(cls)) - _HARMLESS:
+            return None
+    return None
+
+
+def operations(function: keras.Function) -> list[Any]:
+    """Returns the operations of a graph, each once."""
+    return function.operations
+
+
+def all_layers(layer: keras.Layer) -> list[keras.Layer]:
+    """Returns a layer and all layers inside it."""
+    return layer._flatten_layers()
+
+
+# === Twins ===
+
+
+def twin(op: Any, name: str, trainable: bool = True, cls: type | None = None) -> Any:
+    """Returns an operation that shares everything with `op` but name and calls.
+
+    Weights, seeds and settings are the same objects. A user's layer cannot be called
+    in a new graph itself: its name would have to change, since names in a graph are
+    unique, and the calls would stay recorded on it.
+    """
+    copy = object.__new__(cls or type(op))
+    # Around `__setattr__`, which would register the attributes a second time.
+    copy.__dict__.update(vars(op))
+    copy.__dict__.update(name=name, _inbound_nodes=[], _outbound_nodes=[])
+    if isinstance(op, keras.Layer):
+        copy.__dict__["_trainable"] = op.trainable and trainable
+    return copy
+
+
+@contextlib.contextmanager
+def calls_forgotten(model: keras.Model) -> Iterator[None]:
+    """Removes the calls that were recorded inside the block from a user's layers."""
+    before = {
+        id(layer): (layer, len(layer._inbound_nodes), len(layer._outbound_nodes))
+        for layer in all_layers(model)
+    }
+    try:
+        yield
+    finally:
+        for layer in all_layers(model):
+            _, made, read = before.get(id(layer), (layer, 0, 0))
+            del layer._inbound_nodes[made:]
+            del layer._outbound_nodes[read:]
+
+
+# === Recorded calls ===
+
+
+def nodes_between(inputs: list[keras.KerasTensor], outputs: Any) -> list[Any]:
+    """Returns the calls that lead from `inputs` to `outputs`, in a runnable order."""
+    found: dict[int, Any] = {}
+    given = {id(tensor) for tensor in inputs}
+
+    def producer(tensor: keras.KerasTensor) -> Any | None:
+        history = getattr(tensor, "_keras_history", None)
+        if id(tensor) in given or history is None or history.operation is None:
+            return None
+        return history.operation._inbound_nodes[history.node_index]
+
+    # Depth first, without recursion: a deep network has thousands of calls.
+    stack = [(t, False) for t in reversed(keras.tree.flatten(outputs))]
+    while stack:
+        tensor, ready = stack.pop()
+        node = producer(tensor)
+        if node is None or id(node) in found:
+            continue
+        if ready:
+            found[id(node)] = node
+            continue
+        stack.append((tensor, True))
+        stack.extend((t, False) for t in reversed(node.input_tensors))
+    return list(found.values())
+
+
+def run_in_order(model: keras.Model, order: list[Any]) -> None:
+    """Makes a graph run its calls in the given order.
+
+    Keras runs calls by their distance from the output. A BatchNorm that is called on
+    two branches would then update its statistics in another order than the user's
+    `call` does.
+    """
+    inputs = [n for level in model._nodes_by_depth.values() for n in level]
+    inputs = [node for node in inputs if node.is_input]
+    known = {id(n) for level in model._nodes_by_depth.values() for n in level}
+    order = [node for node in order if id(node) in known]
+    levels: list[list[Any]] = [inputs, *([node] for node in order)]
+    depths = {len(levels) - 1 - i: level for i, level in enumerate(levels)}
+    model._nodes_by_depth.clear()
+    model._nodes_by_depth.update(depths)
+
+
+def recorded_cast(tensor: keras.KerasTensor, dtype: str) -> Any:
+    """Returns an operation that casts tensors to a type."""
+    return keras.ops.cast(tensor, dtype)._keras_history.operation
+
+
+def last_node(op: Any) -> Any:
+    """Returns the latest recorded call of an operation."""
+    return op._inbound_nodes[-1]
+
+
+# === Weights ===
+
+
+class Reads(keras.StatelessScope):
+    """Notes which variables are read while it is open, and lets none be changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.variables: list[keras.Variable] = []
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        self.variables.append(variable)
+        return super().get_current_value(variable)
+
+
+# Where Keras itself lists a layer's variables and layers.
+_BOOKS = frozenset(vars(keras.layers.Layer())) | frozenset(vars(keras.Model()))
+
+
+def attributes(layer: keras.Layer) -> dict[str, Any]:
+    """Returns the attributes that a layer's own class gave it."""
+    return {
+        key: value
+        for key, value in vars(layer).items()
+        if key not in _BOOKS and not key.startswith("_self_")
+    }
+
+
+@contextlib.contextmanager
+def attributes_replaced(layer: keras.Layer, new: dict[str, Any]) -> Iterator[None]:
+    """Gives attributes other values inside the block, unnoticed by Keras."""
+    old = {key: vars(layer)[key] for key in new}
+    layer.__dict__.update(new)
+    try:
+        yield
+    finally:
+        layer.__dict__.update(old)
+
+
+def build_config(model: keras.Model) -> dict[str, Any] | None:
+    """Returns the input shapes with which a model was built, as Keras records them."""
+    config = model.get_build_config()
+    return config or None

@@ -1,0 +1,91 @@
+"""What tracing found: the layers that stay closed, and what is not in a graph."""
+
+from dataclasses import dataclass
+
+import keras
+
+from resrep_tf.graph.keras_nodes import as_function
+from resrep_tf.graph.tracing.nodes import is_stock, is_stock_method, operations
+
+# What a subclassed model may do that no graph of its layers shows.
+_OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A layer that could not be drawn and stands in the traced model as it is.
+
+    Attributes:
+        path: The attributes that lead to it in the user's model.
+        name: Its name in the traced model.
+        kind: Its class.
+        reason: Why it could not be drawn.
+    """
+
+    path: str
+    name: str
+    kind: str
+    reason: str
+
+    def __str__(self):
+        return f"`{self.path}` ({self.kind}): {self.reason}"
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What became of a model that was traced; `print` it.
+
+    Attributes:
+        opaque: The layers that could not be drawn.
+        overridden: The methods of the user's class, such as `train_step`, that the
+            traced model does not have.
+    """
+
+    opaque: tuple[Opaque, ...] = ()
+    overridden: tuple[str, ...] = ()
+
+    def __str__(self):
+        lines = [f"Not drawn: {layer}." for layer in self.opaque]
+        lines += [
+            f"The model's own `{name}` is not part of the traced model."
+            for name in self.overridden
+        ]
+        return "\n".join(lines or ["Everything was drawn."])
+
+
+def overridden(model: keras.Model) -> tuple[str, ...]:
+    """Returns the methods for training that a user's class has of its own."""
+    return tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n))
+
+
+def check_copyable(model: keras.Model) -> None:
+    """Raises one error that names all custom layers without a usable config.
+
+    Copying a model, as pruning does, makes every layer anew from its config.
+    """
+    wrong = []
+    for layer in _custom_layers(model):
+        try:
+            type(layer).from_config(layer.get_config())
+        # A user's code may raise anything.
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [""]
+            wrong.append(
+                f"`{layer.name}` ({type(layer).__name__}): "
+                f"{type(error).__name__}: {reason[0]}"
+            )
+    if wrong:
+        raise ValueError(
+            "These layers cannot be copied: each needs a `get_config()` that returns "
+            "all arguments of its constructor. Received: " + "; ".join(wrong)
+        )
+
+
+def _custom_layers(model: keras.Model) -> list[keras.Layer]:
+    found = []
+    for op in operations(as_function(model)):
+        if as_function(op) is not None:
+            found += _custom_layers(op)
+        elif isinstance(op, keras.Layer) and not is_stock(type(op)):
+            found.append(op)
+    return found
