@@ -28,9 +28,7 @@ class BasicBlock(layers.Layer):
         if self.stride != 1 or input_shape[-1] != self.filters:
             self.shortcut = keras.Sequential(
                 [
-                    layers.Conv2D(
-                        self.filters, 1, strides=self.stride, use_bias=False
-                    ),
+                    layers.Conv2D(self.filters, 1, strides=self.stride, use_bias=False),
                     layers.BatchNormalization(),
                 ]
             )

@@ -1,7 +1,8 @@
 """Draws what the `call` of one layer does: the calls that it makes, as a graph."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from resrep_tf.graph.tracing.nodes import (
     all_layers,
     attributes,
     attributes_replaced,
+    in_mode,
     is_stock_method,
     nodes_between,
     takes_training,
@@ -57,32 +59,29 @@ class Drawing:
             a tensor of the graph outside, or an `OwnWeight`.
         outputs: The tensors that it returned, in their structure.
         nodes: Keras's records of the calls, in a runnable order.
-        told: The ids of the calls that are told in which mode they are by the
-            `training` that the `call` itself was given.
         tensors: The tensors of `inputs`, so that their ids stay theirs.
+        told: The ids of the calls whose `training` is that of the `call` itself.
     """
 
     inputs: dict[int, Any]
     outputs: Any
     nodes: list[Any]
+    tensors: list[Any]
     told: frozenset[int] = frozenset()
-    tensors: list[Any] = field(default_factory=list)
 
 
 def draw(layer: keras.Layer, args: tuple, kwargs: dict) -> Drawing:
     """Returns what a layer's `call` does with these arguments.
 
-    A `call` that has an argument `training` is drawn in both modes, which must make
-    the same calls but for what Keras's own layers do by themselves.
+    It is drawn in both modes, which must make the same calls but for what Keras's own
+    layers do by themselves.
 
     Raises:
         Undrawable: If that is not a graph, or would not be an equal one.
     """
     _check(layer)
-    if not takes_training(layer):
-        return _draw(layer, args, kwargs)
-    training = _draw(layer, args, {**kwargs, "training": True})
-    inference = _draw(layer, args, {**kwargs, "training": False})
+    training = _draw(layer, args, kwargs, training=True)
+    inference = _draw(layer, args, kwargs, training=False)
     return _unite(training, inference)
 
 
@@ -97,7 +96,7 @@ def _check(layer: keras.Layer) -> None:
         raise Undrawable("it is quantized")
 
 
-def _draw(layer: keras.Layer, args: tuple, kwargs: dict) -> Drawing:
+def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Drawing:
     inputs: dict[int, Any] = {}
     tensors: list[Any] = []
 
@@ -114,18 +113,29 @@ def _draw(layer: keras.Layer, args: tuple, kwargs: dict) -> Drawing:
 
     args, kwargs = keras.tree.map_structure(symbol, (args, kwargs))
     weights = _weights_as_tensors(layer, stand_in)
+    if takes_training(layer):
+        kwargs = {**kwargs, "training": training}
     with attributes_replaced(layer, weights), Reads() as reads:
-        try:
-            outputs = layer.call(*args, **kwargs)
-        # A user's code may raise anything.
-        except Exception as error:
-            raise Undrawable(_in_words(error)) from error
+        outputs = in_mode(training, layer, lambda: _run(layer, args, kwargs))
+    if isinstance(outputs, Undrawable):
+        raise outputs
     for output in keras.tree.flatten(outputs):
         if not isinstance(output, keras.KerasTensor):
             raise Undrawable("it returns something that is not computed from its input")
     nodes = nodes_between(tensors, outputs)
     _check_constants(nodes, reads.variables)
-    return Drawing(inputs, outputs, nodes, tensors=tensors)
+    return Drawing(inputs, outputs, nodes, tensors)
+
+
+def _run(layer: keras.Layer, args: tuple, kwargs: dict) -> Any:
+    """Returns what `call` returns, or an `Undrawable`."""
+    try:
+        return layer.call(*args, **kwargs)
+    # A user's code may raise anything.
+    except Exception as error:
+        reason = Undrawable(_in_words(error))
+        reason.__cause__ = error
+        return reason
 
 
 def _weights_as_tensors(
@@ -245,13 +255,7 @@ def _unite(training: Drawing, inference: Drawing) -> Drawing:
     )
     if next(others, None) is not None or not _equal(one, two):
         raise Undrawable("its `call` returns something else in training")
-    return Drawing(
-        training.inputs,
-        training.outputs,
-        training.nodes,
-        frozenset(told),
-        training.tensors,
-    )
+    return dataclasses.replace(training, told=frozenset(told))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """The inputs of a traced model."""
 
+import inspect
 from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import input_layer
+from resrep_tf.graph.keras_nodes import as_function, input_layer, structures
 from resrep_tf.graph.tracing.nodes import build_config
 
 
@@ -19,36 +20,73 @@ def copy_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def make_inputs(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, Any]]:
-    """Returns inputs for a subclassed model, as they are handed to its `call`.
+    """Returns inputs for a model that is not Functional, as its `call` takes them.
 
     Returns:
         The positional and the keyword arguments; their leaves are inputs of Keras.
     """
-    first = next(iter(model.call_signature_parameters), "inputs")
+    required = _required(model)
+    function = as_function(model)
     if input_shape is not None:
         shapes = _map_shapes(lambda shape: (None, *shape), input_shape)
-        return [_named_inputs(shapes, first)], {}
-    config = _recorded(model)
-    if "input_shape" in config:
-        shapes = _map_shapes(lambda shape: (None, *shape[1:]), config["input_shape"])
-        return [_named_inputs(shapes, first)], {}
-    shapes = {
-        name.removesuffix("_shape"): _map_shapes(lambda s: (None, *s[1:]), shape)
-        for name, shape in config["shapes_dict"].items()
-    }
-    return [], {name: _named_inputs(shape, name) for name, shape in shapes.items()}
+        if len(required) > 1:
+            if isinstance(shapes, list) and len(shapes) == len(required):
+                shapes = dict(zip(required, shapes, strict=True))
+            _check_arguments(required, shapes, input_shape)
+            return [], {name: _named(shape, name) for name, shape in shapes.items()}
+    elif function is not None:
+        inputs = keras.tree.map_structure(copy_input, structures(function)[0])
+        alone = isinstance(inputs, (list, tuple)) and len(inputs) == 1
+        return [inputs[0] if alone else inputs], {}
+    else:
+        config = _recorded(model, required)
+        if "shapes_dict" in config:
+            return [], {
+                name: _named(_map_shapes(_open_batch, shape), name)
+                for name, shape in (
+                    (key.removesuffix("_shape"), shape)
+                    for key, shape in config["shapes_dict"].items()
+                )
+            }
+        shapes = _map_shapes(_open_batch, config["input_shape"])
+    return [_named(shapes, required[0] if required else "inputs")], {}
 
 
-def _recorded(model: keras.Model) -> dict[str, Any]:
+def _required(model: keras.Model) -> list[str]:
+    """Returns the arguments without which `call` cannot be called."""
+    return [
+        parameter.name
+        for parameter in inspect.signature(model.call).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+
+
+def _check_arguments(required: list[str], shapes: Any, given: Any) -> None:
+    if not isinstance(shapes, dict) or set(shapes) < set(required):
+        raise ValueError(
+            f"The model's `call` takes {len(required)} arguments, so `input_shape` "
+            f"must be a list of {len(required)} shapes, or a dict with a shape for "
+            f"each of {required}. Received: input_shape={given}"
+        )
+
+
+def _recorded(model: keras.Model, required: list[str]) -> dict[str, Any]:
     config = build_config(model) if model.built else None
+    if config is not None and "shapes_dict" not in config and len(required) > 1:
+        config = None  # Keras recorded the shape of the first argument only.
     if config is None or None in config.values():
         raise ValueError(
-            f"`{model.name}` ({type(model).__name__}) has not been called yet, so that "
-            "its input is not known. Call it once on data, or say what the shape of "
-            "one example is: `input_shape=(32, 32, 3)`, with a list or a dict of "
-            "shapes for several inputs. Received: input_shape=None"
+            f"The input of `{model.name}` ({type(model).__name__}) is not known. Call "
+            "the model once on data, or say what the shape of one example is: "
+            "`input_shape=(32, 32, 3)`, with a list or a dict of shapes for several "
+            "inputs. Received: input_shape=None"
         )
     return config
+
+
+def _open_batch(shape: tuple) -> tuple:
+    return (None, *shape[1:])
 
 
 def _is_shape(value: Any) -> bool:
@@ -71,10 +109,10 @@ def _map_shapes(function: Any, shapes: Any) -> Any:
     )
 
 
-def _named_inputs(shapes: Any, name: str) -> Any:
+def _named(shapes: Any, name: str) -> Any:
     if _is_shape(shapes):
         return keras.Input(batch_shape=shapes, name=name)
     if isinstance(shapes, dict):
         # Keras finds the inputs of a dict by their names.
-        return {key: _named_inputs(inner, str(key)) for key, inner in shapes.items()}
-    return [_named_inputs(inner, f"{name}_{i}") for i, inner in enumerate(shapes)]
+        return {key: _named(inner, str(key)) for key, inner in shapes.items()}
+    return [_named(inner, f"{name}_{i}") for i, inner in enumerate(shapes)]

@@ -5,7 +5,8 @@ module of tracing that looks into Keras's objects.
 """
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -93,6 +94,34 @@ def all_layers(layer: keras.Layer) -> list[keras.Layer]:
     return layer._flatten_layers()
 
 
+class _Stage(keras.layers.Layer):
+    """Runs a function inside its own call; layers ask there for their mode."""
+
+    def __init__(self, function: Callable[[], Any], **kwargs):
+        super().__init__(**kwargs)
+        self._function = function
+        self.result: list[Any] = []
+
+    def call(self, inputs, training=None):
+        return inputs
+
+    def compute_output_spec(self, inputs, training=None):
+        # Around `__setattr__`, which would make the layers in it this layer's own.
+        self.__dict__["result"] = self._function()
+        return keras.KerasTensor(inputs.shape)
+
+
+def in_mode(training: bool, layer: keras.Layer, function: Callable[[], Any]) -> Any:
+    """Returns what a function returns that is run as a part of a layer's call.
+
+    Layers that it calls without saying so are in this mode then, and Keras records
+    that; their variables have the type in which the layer computes.
+    """
+    stage = _Stage(function, name="stage", dtype=layer.dtype_policy)
+    stage(keras.KerasTensor((1,)), training=training)
+    return stage.result
+
+
 # === Twins ===
 
 
@@ -126,6 +155,49 @@ def calls_forgotten(model: keras.Model) -> Iterator[None]:
             _, made, read = before.get(id(layer), (layer, 0, 0))
             del layer._inbound_nodes[made:]
             del layer._outbound_nodes[read:]
+
+
+@contextlib.contextmanager
+def shapes_by_drawing(model: keras.Model) -> Iterator[None]:
+    """Lets custom layers find their outputs' shapes without TensorFlow.
+
+    Keras builds a graph of TensorFlow for that, anew in every call, which takes some
+    ten times as long as running `call` on symbolic tensors.
+    """
+    concerned = [
+        layer
+        for layer in all_layers(model)
+        if not is_leaf(layer)
+        and not has_graph(layer)
+        and is_stock_method(layer, "compute_output_spec")
+        and is_stock_method(layer, "compute_output_shape")
+    ]
+    for layer in concerned:
+        layer.__dict__["compute_output_spec"] = functools.partial(_spec, layer)
+    try:
+        yield
+    finally:
+        for layer in concerned:
+            del layer.__dict__["compute_output_spec"]
+
+
+def _spec(layer: keras.Layer, *args: Any, **kwargs: Any) -> Any:
+    def fresh(value: Any) -> Any:
+        if isinstance(value, keras.KerasTensor):
+            return keras.KerasTensor(value.shape, value.dtype)
+        return value
+
+    symbols = keras.tree.map_structure(fresh, (args, kwargs))
+    try:
+        with keras.StatelessScope():
+            outputs = layer.call(*symbols[0], **symbols[1])
+        flat = keras.tree.flatten(outputs)
+        if all(isinstance(output, keras.KerasTensor) for output in flat):
+            return keras.tree.map_structure(fresh, outputs)
+    # A user's code may raise anything; Keras's own way may still work.
+    except Exception:
+        pass
+    return type(layer).compute_output_spec(layer, *args, **kwargs)
 
 
 # === Recorded calls ===
@@ -177,6 +249,14 @@ def run_in_order(model: keras.Model, order: list[Any]) -> None:
 def recorded_cast(tensor: keras.KerasTensor, dtype: str) -> Any:
     """Returns an operation that casts tensors to a type."""
     return keras.ops.cast(tensor, dtype)._keras_history.operation
+
+
+def fit_as_in_inference(model: keras.Model) -> None:
+    """Makes `fit` run a model as it runs one whose `call` has no `training`.
+
+    Keras tells such a model nothing, and all its layers take that for inference.
+    """
+    model._call_has_training_arg = False
 
 
 def last_node(op: Any) -> Any:

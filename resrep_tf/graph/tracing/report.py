@@ -39,10 +39,14 @@ class TraceReport:
         opaque: The layers that could not be drawn.
         overridden: The methods of the user's class, such as `train_step`, that the
             traced model does not have.
+        told: Whether `fit` tells the model that it is in training. Keras does not if
+            the model's `call` has no argument `training`: BatchNorms then keep their
+            statistics and dropouts do nothing, in the traced model too.
     """
 
     opaque: tuple[Opaque, ...] = ()
     overridden: tuple[str, ...] = ()
+    told: bool = True
 
     def __str__(self):
         lines = [f"Not drawn: {layer}." for layer in self.opaque]
@@ -50,6 +54,12 @@ class TraceReport:
             f"The model's own `{name}` is not part of the traced model."
             for name in self.overridden
         ]
+        if not self.told:
+            lines.append(
+                "The model's `call` has no argument `training`, so that Keras trains "
+                "it as if in inference: BatchNorms keep their statistics, and dropouts "
+                "do nothing."
+            )
         return "\n".join(lines or ["Everything was drawn."])
 
 

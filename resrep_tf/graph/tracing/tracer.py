@@ -20,6 +20,7 @@ from resrep_tf.graph.tracing.inputs import copy_input, make_inputs
 from resrep_tf.graph.tracing.nodes import (
     all_layers,
     calls_forgotten,
+    fit_as_in_inference,
     has_graph,
     is_leaf,
     is_sensitive,
@@ -27,7 +28,9 @@ from resrep_tf.graph.tracing.nodes import (
     operations,
     recorded_cast,
     run_in_order,
+    shapes_by_drawing,
     stock_class,
+    takes_training,
     twin,
 )
 from resrep_tf.graph.tracing.paths import Names, attribute_paths, inside, snake_case
@@ -71,16 +74,25 @@ def trace(
         built = None if has_graph(model) else _build(model, input_shape)
         if not needs_tracing(model):
             return (model, TraceReport()) if return_report else model
-        separate: set[int] = set()
-        while True:
-            tracer = _Tracer(model, separate)
-            result = tracer.trace(built)
-            # A weight in two layers would be two weights once it is saved.
-            if not (clashes := tracer.clashes()):
-                break
-            separate |= clashes
-    report = TraceReport(tuple(tracer.opaque.values()), overridden(model))
+        with shapes_by_drawing(model):
+            tracer, result = _trace(model, built)
+    report = TraceReport(
+        tuple(tracer.opaque.values()), overridden(model), takes_training(model)
+    )
     return (result, report) if return_report else result
+
+
+def _trace(
+    model: keras.Model, built: tuple[list, dict[str, Any]] | None
+) -> tuple["_Tracer", keras.Model]:
+    separate: set[int] = set()
+    while True:
+        tracer = _Tracer(model, separate)
+        result = tracer.trace(built)
+        # A weight in two layers would be two weights once it is saved.
+        if not (clashes := tracer.clashes()):
+            return tracer, result
+        separate |= clashes
 
 
 def needs_tracing(model: keras.Model) -> bool:
@@ -154,6 +166,8 @@ class _Tracer:
         result = keras.Model(inputs, outputs, name=self.model.name)
         result.dtype_policy = self.model.dtype_policy
         run_in_order(result, self._order)
+        if not takes_training(self.model):
+            fit_as_in_inference(result)
         return result
 
     def clashes(self) -> set[int]:
