@@ -13,8 +13,11 @@ def images(*shape, batch=4, seed=0):
     return values.astype(keras.config.floatx())
 
 
-def assert_traces(model, x, folder=None, opaque=0):
+def assert_traces(model, x, folder=None, opaque=0, rounding=0.0):
     """Traces a model that can be called on `x`, and checks that nothing differs.
+
+    Only where `keras.ops` sum up gradients in another order than Python's operators,
+    trained variables may differ by `rounding`.
 
     Returns:
         The traced model and the report.
@@ -33,7 +36,7 @@ def assert_traces(model, x, folder=None, opaque=0):
     assert_same_variables(model, traced)
     randomise(traced)
     assert_same_outputs(model, traced, x)
-    assert_same_training(model, traced, x)
+    assert_same_training(model, traced, x, rounding)
     if folder is not None:
         traced.save(folder / "traced.keras")
         loaded = keras.models.load_model(folder / "traced.keras")
@@ -58,20 +61,25 @@ def assert_same_outputs(one, two, x):
             np.testing.assert_array_equal(a, b)
 
 
-def assert_same_training(model, traced, x):
-    """One step of `fit` does the same to all variables, bit by bit."""
+def assert_same_training(model, traced, x, rounding=0.0):
+    """One step of `fit` does the same to all variables, by default bit by bit."""
     before = [np.array(v) for v in model.variables]
     results = []
     for each in (model, traced):
         for variable, value in zip(model.variables, before, strict=True):
             variable.assign(value)
-        each.compile(keras.optimizers.SGD(0.1), _loss_like(each, x), run_eagerly=True)
+        each.compile(
+            keras.optimizers.SGD(0.1),
+            _loss_like(each, x),
+            run_eagerly=True,
+            auto_scale_loss=False,
+        )
         each.fit(x, _targets(each, x), batch_size=64, shuffle=False, verbose=0)
         results.append([np.array(v) for v in model.variables])
     for variable, value in zip(model.variables, before, strict=True):
         variable.assign(value)
     for variable, a, b in zip(model.variables, *results, strict=True):
-        np.testing.assert_array_equal(a, b, err_msg=variable.path)
+        np.testing.assert_allclose(a, b, rounding, rounding, err_msg=variable.path)
     moved = [(a != b).any() for a, b in zip(before, results[0], strict=True)]
     assert any(moved) or not model.trainable_variables
 

@@ -70,11 +70,17 @@ class Drawing:
     told: frozenset[int] = frozenset()
 
 
-def draw(layer: keras.Layer, args: tuple, kwargs: dict) -> Drawing:
+def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Drawing:
     """Returns what a layer's `call` does with these arguments.
 
     It is drawn in both modes, which must make the same calls but for what Keras's own
     layers do by themselves.
+
+    Args:
+        layer: The layer.
+        args: The positional arguments.
+        kwargs: The keyword arguments, without `training`.
+        known: The ids of all layers that the model has.
 
     Raises:
         Undrawable: If that is not a graph, or would not be an equal one.
@@ -82,6 +88,7 @@ def draw(layer: keras.Layer, args: tuple, kwargs: dict) -> Drawing:
     _check(layer)
     training = _draw(layer, args, kwargs, training=True)
     inference = _draw(layer, args, kwargs, training=False)
+    _check_layers(training.nodes, known)
     return _unite(training, inference)
 
 
@@ -94,6 +101,18 @@ def _check(layer: keras.Layer) -> None:
         raise Undrawable("it computes masks of its own")
     if layer.quantization_mode is not None:
         raise Undrawable("it is quantized")
+
+
+def _check_layers(nodes: list[Any], known: set[int]) -> None:
+    for node in nodes:
+        op = node.operation
+        if not isinstance(op, keras.Layer):
+            continue
+        if id(op) not in known and op.weights:
+            raise Undrawable("it makes a new layer with weights in every call")
+        if not is_stock_method(op, "__call__"):
+            kind = type(op).__name__
+            raise Undrawable(f"the class `{kind}` inside has a `__call__` of its own")
 
 
 def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Drawing:
@@ -156,7 +175,7 @@ def _weights_as_tensors(
                 floating = keras.backend.is_float_dtype(value.dtype)
                 dtype = layer.compute_dtype if floating else value.dtype
                 weight = OwnWeight(value, path, layer)
-                known[id(value)] = stand_in(weight, value.shape, dtype)
+                known[id(value)] = stand_in(weight, tuple(value.shape), dtype)
             return known[id(value)]
         if isinstance(value, dict):
             return _unless_equal(

@@ -4,6 +4,7 @@ Keras records a variable that meets a tensor as a constant, which would neither 
 trained nor saved. In a traced graph it is a weight of one of these layers.
 """
 
+import operator
 from typing import Any
 
 import keras
@@ -11,13 +12,13 @@ import numpy as np
 
 from resrep_tf.rules.base import Channelwise, Rule, pin_all, register
 
-# The operations of Keras that `ApplyWeight` can stand for, and their functions.
+# The operations of Keras that `ApplyWeight` can stand for, and their operators.
 FUNCTIONS = {
     "Add": "add",
-    "Subtract": "subtract",
-    "Multiply": "multiply",
-    "Divide": "divide",
-    "TrueDivide": "true_divide",
+    "Subtract": "sub",
+    "Multiply": "mul",
+    "Divide": "truediv",
+    "TrueDivide": "truediv",
 }
 
 
@@ -49,7 +50,7 @@ class Owner(keras.layers.Layer):
     def of(cls, variable: keras.Variable, **kwargs: Any) -> "Owner":
         """Returns a layer whose weight is a variable that exists already."""
         layer = cls(
-            variable.shape,
+            tuple(variable.shape),
             regularizer=variable.regularizer,
             constraint=variable.constraint,
             trained=variable.trainable,
@@ -84,7 +85,8 @@ class Weight(Owner):
     """Returns its weight, whatever it is called on."""
 
     def call(self, inputs):
-        return keras.ops.convert_to_tensor(self.weight)
+        # The variable itself would be cast by whoever reads it, not by this layer.
+        return keras.ops.reshape(self.weight, self.shape)
 
     def compute_output_spec(self, inputs):
         floating = keras.backend.is_float_dtype(self.weight.dtype)
@@ -97,7 +99,8 @@ class ApplyWeight(Owner):
     """Multiplies, adds, subtracts or divides by a weight, one value a channel or one.
 
     Args:
-        function: The name of the function in `keras.ops`.
+        function: The name of a function in Python's `operator`. Most people write
+            `x + self.bias`; `keras.ops.add` sums up a bias's gradient in another order.
         first: Whether the weight is the function's first argument.
     """
 
@@ -107,12 +110,12 @@ class ApplyWeight(Owner):
         self.first = first
 
     def call(self, inputs):
-        function = getattr(keras.ops, self.function)
+        function = getattr(operator, self.function)
         pair = (self.weight, inputs) if self.first else (inputs, self.weight)
         return function(*pair)
 
     def compute_output_spec(self, inputs):
-        function = getattr(keras.ops, self.function)
+        function = getattr(operator, self.function)
         weight = keras.KerasTensor(self.shape, self.compute_dtype)
         pair = (weight, inputs) if self.first else (inputs, weight)
         spec = function(*pair)
@@ -126,16 +129,19 @@ class ApplyWeight(Owner):
         }
 
 
-def applies(function: str, first: bool, weight: tuple, tensor: tuple) -> bool:
-    """Returns True if `ApplyWeight` can stand for a function of these two shapes.
+def applies(
+    function: str, first: bool, variable: keras.Variable, tensor: keras.KerasTensor
+) -> bool:
+    """Returns True if `ApplyWeight` can stand for a function of these two.
 
     The weight must be one value, or one for each channel along the last axis.
     """
-    if function in ("divide", "true_divide") and first:
+    if function == "truediv" and first:
         return False
+    weight, shape = tuple(variable.shape), tuple(tensor.shape)
     alone = all(n == 1 for n in weight[:-1])
-    fits = not weight or weight[-1] in (1, tensor[-1])
-    return bool(tensor) and alone and fits and len(weight) <= len(tensor)
+    fits = not weight or (shape and weight[-1] in (1, shape[-1]))
+    return bool(shape) and alone and fits and len(weight) <= len(shape)
 
 
 # === Rules ===
@@ -167,7 +173,7 @@ class ApplyWeightRule(Channelwise):
         return bool(op.shape) and op.shape[-1] > 1
 
     def keeps_zero(self, call):
-        return call.op.function not in ("add", "subtract")
+        return call.op.function not in ("add", "sub")
 
     def narrow(self, call, keeps):
         op, weights = self.clone(call.op)

@@ -48,11 +48,16 @@ def takes_training(layer: keras.Layer) -> bool:
     return "training" in layer.call_signature_parameters
 
 
+# They take `training` and do the same in both modes, unless they are quantized.
+_SAME_IN_TRAINING = (keras.layers.Dense, keras.layers.EinsumDense)
+
+
 def is_sensitive(layer: keras.Layer) -> bool:
     """Returns True if a layer, or one inside it, does something else in training."""
     return any(
         takes_training(inner)
         and not inner._layers
+        and type(inner) not in _SAME_IN_TRAINING
         and not (
             isinstance(inner, keras.layers.BatchNormalization) and not inner.trainable
         )
@@ -236,14 +241,15 @@ def run_in_order(model: keras.Model, order: list[Any]) -> None:
     two branches would then update its statistics in another order than the user's
     `call` does.
     """
-    inputs = [n for level in model._nodes_by_depth.values() for n in level]
-    inputs = [node for node in inputs if node.is_input]
-    known = {id(n) for level in model._nodes_by_depth.values() for n in level}
+    recorded = [n for level in model._nodes_by_depth.values() for n in level]
+    inputs = [node for node in recorded if node.is_input]
+    known = {id(node) for node in recorded}
     order = [node for node in order if id(node) in known]
-    levels: list[list[Any]] = [inputs, *([node] for node in order)]
-    depths = {len(levels) - 1 - i: level for i, level in enumerate(levels)}
+    if len(inputs) + len(order) != len(recorded):
+        return  # A layer with a `__call__` of its own records more than one call.
+    levels = [inputs, *([node] for node in order)]
     model._nodes_by_depth.clear()
-    model._nodes_by_depth.update(depths)
+    model._nodes_by_depth.update(enumerate(reversed(levels)))
 
 
 def recorded_cast(tensor: keras.KerasTensor, dtype: str) -> Any:

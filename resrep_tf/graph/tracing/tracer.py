@@ -15,7 +15,7 @@ from resrep_tf.graph.keras_nodes import (
     structures,
 )
 from resrep_tf.graph.tracing import lifted
-from resrep_tf.graph.tracing.drawing import Drawing, OwnWeight, Undrawable, draw
+from resrep_tf.graph.tracing.drawing import OwnWeight, Undrawable, draw
 from resrep_tf.graph.tracing.inputs import copy_input, make_inputs
 from resrep_tf.graph.tracing.nodes import (
     all_layers,
@@ -229,20 +229,12 @@ class _Tracer:
         args, kwargs = keras.tree.map_structure(
             lambda value: self._cast(self._value(value), layer, place), (args, kwargs)
         )
-        drawing = draw(layer, args, kwargs)
-        self._check_made_in_call(drawing)
+        drawing = draw(layer, args, kwargs, self._known)
         table = dict(drawing.inputs)
         self._run_nodes(drawing.nodes, table, place, drawing.told)
         return keras.tree.map_structure(
             lambda tensor: self._value(table[id(tensor)]), drawing.outputs
         )
-
-    def _check_made_in_call(self, drawing: Drawing) -> None:
-        for node in drawing.nodes:
-            op = node.operation
-            made = isinstance(op, keras.Layer) and id(op) not in self._known
-            if made and op.weights:
-                raise Undrawable("it makes a new layer with weights in every call")
 
     def _run_nodes(
         self,
@@ -375,7 +367,7 @@ class _Tracer:
         if (
             id(own[0].variable) in self._separate
             or not isinstance(tensor, keras.KerasTensor)
-            or not lifted.applies(function, first, own[0].variable.shape, tensor.shape)
+            or not lifted.applies(function, first, own[0].variable, tensor)
         ):
             return None
         kind = f"{function} {first}"
