@@ -152,7 +152,6 @@ class _Tracer:
         self._known = {id(layer) for layer in all_layers(model)}
         self._names = Names()
         self._twins: dict[Any, Any] = {}
-        self._weights: dict[int, keras.KerasTensor] = {}
         self._owners: dict[int, set[str]] = {}
         self._order: list[Any] = []
         self._originals: list[Any] = []
@@ -348,11 +347,8 @@ class _Tracer:
         return value
 
     def _weight(self, own: OwnWeight) -> keras.KerasTensor:
-        key = id(own.variable)
-        if key not in self._weights:
-            layer = self._owner(lifted.Weight, own, "")
-            self._weights[key] = self._run(layer, self._anchor)
-        return self._weights[key]
+        # Anew for each use: gradients add up in the same order as in the user's `call`.
+        return self._run(self._owner(lifted.Weight, own, ""), self._anchor)
 
     def _apply_weight(
         self, op: Any, args: tuple, kwargs: dict, place: _Place
