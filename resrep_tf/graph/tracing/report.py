@@ -5,7 +5,12 @@ from dataclasses import dataclass
 import keras
 
 from resrep_tf.graph.keras_nodes import as_function
-from resrep_tf.graph.tracing.nodes import is_stock, is_stock_method, operations
+from resrep_tf.graph.tracing.nodes import (
+    is_stock,
+    is_stock_method,
+    operations,
+    takes_training,
+)
 
 # What a subclassed model may do that no graph of its layers shows.
 _OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")
@@ -39,6 +44,8 @@ class TraceReport:
         opaque: The layers that could not be drawn.
         overridden: The methods of the user's class, such as `train_step`, that the
             traced model does not have.
+        unused: The weights that `call` does not use, and which the traced model
+            therefore does not have.
         told: Whether `fit` tells the model that it is in training. Keras does not if
             the model's `call` has no argument `training`: BatchNorms then keep their
             statistics and dropouts do nothing, in the traced model too.
@@ -46,6 +53,7 @@ class TraceReport:
 
     opaque: tuple[Opaque, ...] = ()
     overridden: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
     told: bool = True
 
     def __str__(self):
@@ -54,6 +62,8 @@ class TraceReport:
             f"The model's own `{name}` is not part of the traced model."
             for name in self.overridden
         ]
+        if self.unused:
+            lines.append(f"Not used by its `call`: {', '.join(self.unused)}.")
         if not self.told:
             lines.append(
                 "The model's `call` has no argument `training`, so that Keras trains "
@@ -63,9 +73,19 @@ class TraceReport:
         return "\n".join(lines or ["Everything was drawn."])
 
 
-def overridden(model: keras.Model) -> tuple[str, ...]:
-    """Returns the methods for training that a user's class has of its own."""
-    return tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n))
+def make_report(
+    model: keras.Model, traced: keras.Model, opaque: list[Opaque]
+) -> TraceReport:
+    """Returns what tracing `model` found."""
+    names = {layer.name for layer in traced.layers}
+    kept = {id(variable) for variable in traced.weights}
+    return TraceReport(
+        # A layer that a closed layer contains is no longer there by itself.
+        opaque=tuple(layer for layer in opaque if layer.name in names),
+        overridden=tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n)),
+        unused=tuple(v.path for v in model.weights if id(v) not in kept),
+        told=takes_training(model),
+    )
 
 
 def check_copyable(model: keras.Model) -> None:

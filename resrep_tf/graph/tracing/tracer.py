@@ -34,7 +34,7 @@ from resrep_tf.graph.tracing.nodes import (
     twin,
 )
 from resrep_tf.graph.tracing.paths import Names, attribute_paths, inside, snake_case
-from resrep_tf.graph.tracing.report import Opaque, TraceReport, overridden
+from resrep_tf.graph.tracing.report import Opaque, TraceReport, make_report
 
 
 def trace(
@@ -76,9 +76,7 @@ def trace(
             return (model, TraceReport()) if return_report else model
         with shapes_by_drawing(model):
             tracer, result = _trace(model, built)
-    report = TraceReport(
-        tuple(tracer.opaque.values()), overridden(model), takes_training(model)
-    )
+    report = make_report(model, result, list(tracer.opaque.values()))
     return (result, report) if return_report else result
 
 
