@@ -145,6 +145,7 @@ def test_stays_opaque_with_a_reason(kind, reason):
     assert str(opaque) in str(report)
     assert type(traced.get_layer("outer_inner")) is kind
     assert "outer_conv" in [layer.name for layer in traced.layers]
+    assert trace(traced) is traced
 
 
 class Outer(layers.Layer):
@@ -270,6 +271,56 @@ def test_a_frozen_base_that_is_never_told_is_drawn():
     model.bn.trainable = model.base.trainable = False
     traced, _ = assert_traces(model, images())
     assert "base_0" in [layer.name for layer in traced.layers]
+
+
+class SometimesFixed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = SometimesFixedBlock()
+        self.dense = layers.Dense(2)
+
+    def call(self, x, training=None):
+        return self.dense(ops.max(self.inner(x), axis=(1, 2)))
+
+
+class SometimesFixedBlock(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.conv = layers.Conv2D(4, 3, padding="same")
+        self.bn = layers.BatchNormalization()
+
+    def call(self, x):
+        x = self.bn(self.conv(x))
+        return self.bn(x, training=False)
+
+
+def test_a_layer_that_is_told_and_not_told_stays_inside():
+    """Drawn, its weights would be in two layers, and apart once they are saved."""
+    traced, report = assert_traces(SometimesFixed(), images(), opaque=1)
+    assert "with `training=" in report.opaque[0].reason
+    assert [layer.name for layer in traced.layers] == ["x", "inner", "dense"]
+
+
+class OnceUndrawable(layers.Layer):
+    """Can be drawn at one of its calls only."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = layers.Dense(3)
+
+    def call(self, x, native=False):
+        x = self.dense(x)
+        return tf.nn.relu(x) if native else ops.relu(x)
+
+
+def test_a_layer_that_can_be_drawn_at_one_call_only_stays_one_layer():
+    inputs = keras.Input((8, 8, 3))
+    layer = OnceUndrawable(name="once")
+    x = layer(layer(inputs), native=True)
+    model = keras.Model(inputs, layers.Flatten(name="flat")(x))
+    traced, report = assert_traces(model, images(), opaque=1)
+    assert [layer.name for layer in traced.layers][1:] == ["once", "flat"]
+    assert "TensorFlow" in report.opaque[0].reason
 
 
 # === Configs ===

@@ -1,4 +1,4 @@
-"""Turns any model into an equal Functional one by drawing what its layers do."""
+"""Builds a traced model, call by call."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,16 +10,14 @@ import keras
 from resrep_tf.graph.keras_nodes import (
     arguments,
     as_function,
-    check_model,
     nodes,
     structures,
 )
 from resrep_tf.graph.tracing import lifted
 from resrep_tf.graph.tracing.drawing import OwnWeight, Undrawable, draw
-from resrep_tf.graph.tracing.inputs import copy_input, make_inputs
+from resrep_tf.graph.tracing.inputs import copy_input
 from resrep_tf.graph.tracing.nodes import (
     all_layers,
-    calls_forgotten,
     fit_as_in_inference,
     has_graph,
     is_leaf,
@@ -28,94 +26,12 @@ from resrep_tf.graph.tracing.nodes import (
     operations,
     recorded_cast,
     run_in_order,
-    shapes_by_drawing,
     stock_class,
     takes_training,
     twin,
 )
 from resrep_tf.graph.tracing.paths import Names, attribute_paths, inside, snake_case
-from resrep_tf.graph.tracing.report import Opaque, TraceReport, make_report
-
-
-def trace(
-    model: keras.Model, input_shape: Any = None, return_report: bool = False
-) -> keras.Model | tuple[keras.Model, TraceReport]:
-    """Returns an equal Functional model of Keras's own layers and operations.
-
-    What the `call` of a subclassed model or of a custom layer does is drawn as a
-    graph. The result shares all weights with the given model, which is not changed:
-    training one trains the other. Its layers are named after the attributes that lead
-    to them: `stage1_blocks_0_conv1` for `model.stage1.blocks[0].conv1`. A Functional or
-    Sequential model that needs no drawing is returned as it is.
-
-    What cannot be drawn stays one layer; the report names it with the reason.
-
-    Args:
-        model: Any model. One that has not been called yet needs `input_shape`, and is
-            built.
-        input_shape: The shape of one example; a list or a dict of shapes for several
-            inputs. By default that with which the model was built.
-        return_report: Whether to return a `TraceReport` too.
-
-    Example:
-
-    ```python
-    model = MyNet()
-    model.load_weights("my_net.weights.h5")
-    functional = resrep_tf.trace(model, input_shape=(32, 32, 3))
-    functional.save("my_net.keras")  # Can be loaded without the class `MyNet`.
-    ```
-    """
-    if not isinstance(model, keras.Model):
-        check_model(model)
-    if not needs_tracing(model):
-        return (model, TraceReport()) if return_report else model
-    with calls_forgotten(model):
-        built = None if has_graph(model) else _build(model, input_shape)
-        if not needs_tracing(model):
-            return (model, TraceReport()) if return_report else model
-        with shapes_by_drawing(model):
-            tracer, result = _trace(model, built)
-    report = make_report(model, result, list(tracer.opaque.values()))
-    return (result, report) if return_report else result
-
-
-def _trace(
-    model: keras.Model, built: tuple[list, dict[str, Any]] | None
-) -> tuple["_Tracer", keras.Model]:
-    separate: set[int] = set()
-    while True:
-        tracer = _Tracer(model, separate)
-        result = tracer.trace(built)
-        # A weight in two layers would be two weights once it is saved.
-        if not (clashes := tracer.clashes()):
-            return tracer, result
-        separate |= clashes
-
-
-def needs_tracing(model: keras.Model) -> bool:
-    """Returns False for a model whose graph is there, with nothing left to draw."""
-    if not has_graph(model):
-        return True
-    return any(
-        not is_leaf(op) and (not has_graph(op) or needs_tracing(op))
-        for op in operations(as_function(model))
-    )
-
-
-def _build(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, Any]]:
-    """Returns the arguments of `call`, on which the model has been called once."""
-    args, kwargs = make_inputs(model, input_shape)
-    if not model.built:
-        try:
-            model(*args, **kwargs)
-        # A user's code may raise anything.
-        except Exception as error:
-            raise ValueError(
-                f"`{model.name}` cannot be called on inputs of this shape: "
-                f"{type(error).__name__}: {error} Received: input_shape={input_shape}"
-            ) from error
-    return args, kwargs
+from resrep_tf.graph.tracing.report import Opaque
 
 
 @dataclass(frozen=True)
@@ -134,18 +50,21 @@ class _Place:
     recorded: bool = False
 
 
-class _Tracer:
+class Tracer:
     """Builds the traced model call by call.
 
     Args:
         model: The user's model.
         separate: The ids of variables that need a layer of their own.
+        closed: Why layers must not be drawn, by their ids.
     """
 
-    def __init__(self, model: keras.Model, separate: set[int]):
+    def __init__(self, model: keras.Model, separate: set[int], closed: dict[int, str]):
         self.model = model
         self.opaque: dict[int, Opaque] = {}
         self._separate = separate
+        self._closed = closed
+        self._drawn: set[int] = set()
         self._paths = attribute_paths(model)
         self._known = {id(layer) for layer in all_layers(model)}
         self._names = Names()
@@ -167,9 +86,20 @@ class _Tracer:
             fit_as_in_inference(result)
         return result
 
-    def clashes(self) -> set[int]:
-        """Returns the ids of variables that more than one layer owns."""
-        return {key for key, names in self._owners.items() if len(names) > 1}
+    def clashes(self) -> tuple[set[int], dict[int, str]]:
+        """Returns what would put one weight into two layers.
+
+        Returns:
+            The ids of variables that were lifted in more than one way, and the layers
+            that could be drawn at one call and not at another, with the reason.
+        """
+        variables = {key for key, names in self._owners.items() if len(names) > 1}
+        layers = {
+            key: opaque.reason
+            for key, opaque in self.opaque.items()
+            if key in self._drawn
+        }
+        return variables, layers
 
     # === The model itself ===
 
@@ -269,19 +199,27 @@ class _Tracer:
             place, path=self._path(op, place), trainable=trainable
         )
         try:
-            if has_graph(op):
-                entered = self._enter(op, args, kwargs, inner)
-                return self._inline_graph(as_function(op), entered, inner)
-            return self._inline_call(op, args, kwargs, inner)
+            return self._inline(op, args, kwargs, inner)
         except Undrawable as error:
             return self._leaf(op, args, kwargs, place, reason=str(error))
+
+    def _inline(self, op: Any, args: tuple, kwargs: dict, place: _Place) -> Any:
+        if id(op) in self._closed:
+            raise Undrawable(self._closed[id(op)])
+        if has_graph(op):
+            entered = self._enter(op, args, kwargs, place)
+            outputs = self._inline_graph(as_function(op), entered, place)
+        else:
+            outputs = self._inline_call(op, args, kwargs, place)
+        self._drawn.add(id(op))
+        return outputs
 
     def _enter(
         self, model: keras.Model, args: tuple, kwargs: dict, place: _Place
     ) -> list[keras.KerasTensor]:
         """Returns what a call of a nested model hands to each of its inputs."""
         function = as_function(model)
-        given, *more = (*args, *(v for v in kwargs.values() if v is not None))
+        given, *more = (v for v in (*args, *kwargs.values()) if v is not None)
         if isinstance(given, dict) and not isinstance(structures(function)[0], dict):
             # Keras goes by the inputs' names then, whatever their order.
             given = [given[tensor.name] for tensor in function.inputs]
@@ -298,6 +236,7 @@ class _Tracer:
         self, op: Any, args: tuple, kwargs: dict, place: _Place, reason: str = ""
     ) -> Any:
         """Calls an operation as it is."""
+        self._check_told_alike(op, None)
         new = self._twins.get(id(op))
         if new is None:
             path = self._path(op, place)
@@ -314,6 +253,7 @@ class _Tracer:
         mode = kwargs["training"]
         if len(args) != 1 or len(kwargs) > 1:
             raise Undrawable(f"it calls a layer with `training={mode}` and more")
+        self._check_told_alike(op, mode)
         new = self._twins.get((id(op), mode))
         if new is None:
             path = self._path(op, place)
@@ -324,6 +264,12 @@ class _Tracer:
             reason = f"it is always called with `training={mode}`"
             self.opaque[id(op)] = Opaque(path, name, type(op).__name__, reason)
         return self._run(new, keras.tree.map_structure(self._value, args[0]))
+
+    def _check_told_alike(self, op: Any, mode: bool | None) -> None:
+        keys = {None: id(op), True: (id(op), True), False: (id(op), False)}
+        del keys[mode]
+        if any(key in self._twins for key in keys.values()):
+            raise Undrawable(f"it calls `{op.name}` with `training={mode}` and without")
 
     def _run(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = op(*args, **kwargs)
