@@ -72,15 +72,18 @@ def assert_same_training(model, traced, x, rounding=0.0, run_eagerly=True):
     for each in (model, traced):
         for variable, value in zip(model.variables, before, strict=True):
             variable.assign(value)
+        loss = _loss_like(each, x)
         each.compile(
             keras.optimizers.SGD(0.1),
-            _loss_like(each, x),
-            metrics=None,  # keras-hub has others by default.
+            loss,
+            # Else those of keras-hub stay, which want classes.
+            metrics=[loss] if isinstance(loss, str) else loss,
             run_eagerly=run_eagerly,
             jit_compile=False,
             auto_scale_loss=False,
         )
-        each.fit(x, _targets(each, x), batch_size=64, shuffle=False, verbose=0)
+        y = _targets(each, x)
+        each.fit(x, y, batch_size=64, shuffle=False, verbose=0)
         results.append([np.array(v) for v in model.variables])
     for variable, value in zip(model.variables, before, strict=True):
         variable.assign(value)
