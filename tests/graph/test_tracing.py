@@ -365,6 +365,26 @@ def test_layers_without_weights_may_be_made_in_call(tmp_path):
     assert "re_lu" in names(traced)
 
 
+class WithPolicies(layers.Layer):
+    """Hands its type policy on, as the layers of keras-hub do."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.conv = layers.Conv2D(3, 3, padding="same", dtype=self.dtype_policy)
+        self.same = layers.Identity(dtype=self.dtype_policy)
+        self.add = layers.Add(dtype=self.dtype_policy)
+
+    def call(self, x):
+        return self.add([x, self.same(self.conv(x))])
+
+
+def test_layers_that_cannot_say_how_they_were_made(tmp_path):
+    inputs = keras.Input((8, 8, 3))
+    model = keras.Model(inputs, layers.Flatten()(WithPolicies(name="block")(inputs)))
+    traced, _ = assert_traces(model, images(), tmp_path)
+    assert "block_same" in names(traced)
+
+
 # === Frozen parts ===
 
 

@@ -143,7 +143,25 @@ def twin(op: Any, name: str, trainable: bool = True, cls: type | None = None) ->
     copy.__dict__.update(name=name, _inbound_nodes=[], _outbound_nodes=[])
     if isinstance(op, keras.Layer):
         copy.__dict__["_trainable"] = op.trainable and trainable
+        if _lacks_config(copy):
+            copy.__dict__["_auto_config"] = _NoArguments()
     return copy
+
+
+class _NoArguments:
+    """Says that a layer's constructor has only the arguments that all layers have."""
+
+    config: dict[str, Any] = {}  # noqa: RUF012
+
+
+def _lacks_config(layer: keras.Layer) -> bool:
+    """Returns True for Keras's own layers that cannot say how they were made.
+
+    They have no settings and so no `get_config`; Keras would take it from the
+    arguments they were made with, and gives up at a type policy among these.
+    """
+    default = type(layer).get_config is keras.layers.Layer.get_config
+    return default and is_stock(type(layer)) and layer._auto_config is None
 
 
 @contextlib.contextmanager
