@@ -78,6 +78,7 @@ def test_a_subclassed_network_is_its_functional_twin(name):
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.slow
 def test_in_graph_mode_training_is_the_same_too():
     model = PUBLISHED["ResNet"]()
     x = images(32, 32, 3)
