@@ -192,7 +192,7 @@ def score(
     """Scores the channels of a trained model; those of small scores can go first.
 
     Args:
-        model: A Functional or Sequential model.
+        model: Any model.
         criterion: `"random"`, `"l1"`, `"l2"`, `"fpgm"`, `"taylor"`, `"bn_gamma"` or
             `"uniform"`; or a function of your own, from the spaces of channels and
             the `Evidence` to an array for each of them.
@@ -226,7 +226,7 @@ def prune_by_scores(
     The result has the same layers, BatchNorms included, and is to be finetuned.
 
     Args:
-        model: A trained Functional or Sequential model; it is not changed.
+        model: Any trained model; it is not changed.
         scores: A criterion, or scores as `score` returns them.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
@@ -276,7 +276,7 @@ def shrink(
     decides which.
 
     Args:
-        model: A Functional or Sequential model; its weights do not matter.
+        model: Any model; its weights do not matter.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
         min_width: The least number of channels that a layer keeps.

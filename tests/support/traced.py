@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
+from resrep_tf.graph.keras_calls import all_layers
 from resrep_tf.graph.tracing import trace
-from resrep_tf.graph.tracing.nodes import all_layers
 from support.checks import randomise
 
 

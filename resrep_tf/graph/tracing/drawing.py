@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf.graph.tracing.nodes import (
+from resrep_tf.graph.keras_calls import (
     Reads,
     all_layers,
     attributes,
@@ -18,6 +18,7 @@ from resrep_tf.graph.tracing.nodes import (
     nodes_between,
     takes_training,
 )
+from resrep_tf.graph.keras_nodes import Node
 
 # Keras's layers that hand on their input in inference.
 _IDENTITY_IN_INFERENCE = (
@@ -58,14 +59,14 @@ class Drawing:
         inputs: What the `call` was given, by the id of the tensor that stood for it:
             a tensor of the graph outside, or an `OwnWeight`.
         outputs: The tensors that it returned, in their structure.
-        nodes: Keras's records of the calls, in a runnable order.
+        nodes: The calls, in a runnable order.
         tensors: The tensors of `inputs`, so that their ids stay theirs.
-        told: The ids of the calls whose `training` is that of the `call` itself.
+        told: The keys of the calls whose `training` is that of the `call` itself.
     """
 
     inputs: dict[int, Any]
     outputs: Any
-    nodes: list[Any]
+    nodes: list[Node]
     tensors: list[Any]
     told: frozenset[int] = frozenset()
 
@@ -103,9 +104,9 @@ def _check(layer: keras.Layer) -> None:
         raise Undrawable("it is quantized")
 
 
-def _check_layers(nodes: list[Any], known: set[int]) -> None:
+def _check_layers(nodes: list[Node], known: set[int]) -> None:
     for node in nodes:
-        op = node.operation
+        op = node.op
         if not isinstance(op, keras.Layer):
             continue
         if id(op) not in known and op.weights:
@@ -198,10 +199,10 @@ def _unless_equal(old: Any, new: Any) -> Any:
     return old if same else new
 
 
-def _check_constants(nodes: list[Any], read: list[keras.Variable]) -> None:
+def _check_constants(nodes: list[Node], read: list[keras.Variable]) -> None:
     """Raises if a number that is computed anew in every call became a constant."""
     for node in nodes:
-        for value in keras.tree.flatten((node.arguments.args, node.arguments.kwargs)):
+        for value in keras.tree.flatten(node.arguments(node.inputs)):
             if isinstance(value, keras.Variable):
                 raise Undrawable(
                     f"it computes with `{value.path}`, a weight of another layer"
@@ -244,12 +245,11 @@ def _in_words(error: Exception) -> str:
 
 def _unite(training: Drawing, inference: Drawing) -> Drawing:
     """Returns the one graph that does in each mode what that mode's drawing does."""
-    known = {id(node.operation) for node in inference.nodes}
+    known = {id(node.op) for node in inference.nodes}
     extra = {
-        id(node)
+        node.key
         for node in training.nodes
-        if id(node.operation) not in known
-        and type(node.operation) in _IDENTITY_IN_INFERENCE
+        if id(node.op) not in known and type(node.op) in _IDENTITY_IN_INFERENCE
     }
     numbers: dict[int, Any] = {}
     for drawing in (training, inference):
@@ -258,8 +258,8 @@ def _unite(training: Drawing, inference: Drawing) -> Drawing:
     told = set(extra)
     others = iter(inference.nodes)
     for node in training.nodes:
-        if id(node) in extra:
-            (given,) = node.input_tensors
+        if node.key in extra:
+            (given,) = node.inputs
             numbers[id(node.outputs[0])] = numbers[id(given)]
             continue
         other = next(others, None)
@@ -267,7 +267,7 @@ def _unite(training: Drawing, inference: Drawing) -> Drawing:
             raise Undrawable("its `call` does something else in training")
         for index, pair in enumerate(zip(node.outputs, other.outputs, strict=True)):
             for tensor in pair:
-                numbers[id(tensor)] = (id(node), index)
+                numbers[id(tensor)] = (node.key, index)
     one, two = (
         keras.tree.map_structure(lambda t: _Number(numbers.get(id(t))), drawing.outputs)
         for drawing in (training, inference)
@@ -284,9 +284,9 @@ class _Number:
     value: Any
 
 
-def _same_call(one: Any, two: Any, numbers: dict[int, Any], told: set[int]) -> bool:
+def _same_call(one: Node, two: Node, numbers: dict[int, Any], told: set[int]) -> bool:
     """Returns True if two calls do the same, each told its mode or not."""
-    if not _same_operation(one.operation, two.operation):
+    if not _same_operation(one.op, two.op):
         return False
     calls = []
     for node in (one, two):
@@ -296,12 +296,12 @@ def _same_call(one: Any, two: Any, numbers: dict[int, Any], told: set[int]) -> b
                 if isinstance(value, keras.KerasTensor)
                 else value
             ),
-            (node.arguments.args, node.arguments.kwargs),
+            node.arguments(node.inputs),
         )
         calls.append((args, dict(kwargs)))
     modes = tuple(kwargs.get("training") for _, kwargs in calls)
     if modes == (True, False):
-        told.add(id(one))
+        told.add(one.key)
         for _, kwargs in calls:
             del kwargs["training"]
     return _equal(*calls)

@@ -5,18 +5,8 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import as_function, input_layer, structures
-from resrep_tf.graph.tracing.nodes import build_config
-
-
-def copy_input(tensor: keras.KerasTensor) -> keras.KerasTensor:
-    """Returns a new input like that of a Functional model."""
-    layer = input_layer(tensor)
-    new = type(layer).from_config(layer.get_config()).output
-    # Keras names the tensor of an unnamed input otherwise than its layer, and that
-    # name is the one an exported model shows.
-    new.name = tensor.name
-    return new
+from resrep_tf.graph.keras_calls import build_config
+from resrep_tf.graph.keras_nodes import as_function, copy_input, structures
 
 
 def make_inputs(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, Any]]:
@@ -35,7 +25,9 @@ def make_inputs(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, A
             _check_arguments(required, shapes, input_shape)
             return [], {name: _named(shape, name) for name, shape in shapes.items()}
     elif function is not None:
-        inputs = keras.tree.map_structure(copy_input, structures(function)[0])
+        inputs = keras.tree.map_structure(
+            lambda tensor: copy_input(tensor, tensor.shape), structures(function)[0]
+        )
         alone = isinstance(inputs, (list, tuple)) and len(inputs) == 1
         return [inputs[0] if alone else inputs], {}
     else:

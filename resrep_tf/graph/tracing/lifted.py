@@ -160,14 +160,13 @@ class ApplyWeightRule(Channelwise):
     """One trained value for each channel, or one for all."""
 
     def relate(self, call, channels):
-        super().relate(call, channels)
         (tensor,) = call.inputs
         if self._per_channel(call.op):
             if tensor.axis != len(tensor.shape) - 1:
                 reason = f"{call.describe()} works on another axis than the channels"
-                pin_all(call, channels, reason)
-            else:
-                channels.of_weights(call.op, "in", tensor.channels)
+                return pin_all(call, channels, reason)
+            channels.of_weights(call.op, "in", tensor.channels)
+        return super().relate(call, channels)
 
     def _per_channel(self, op: ApplyWeight) -> bool:
         return bool(op.shape) and op.shape[-1] > 1
@@ -175,7 +174,7 @@ class ApplyWeightRule(Channelwise):
     def keeps_zero(self, call):
         return call.op.function not in ("add", "sub")
 
-    def narrow(self, call, keeps):
+    def narrow(self, call, keeps, fusion):
         op, weights = self.clone(call.op)
         if not self._per_channel(op):
             return op, weights

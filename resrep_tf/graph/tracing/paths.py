@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
+from resrep_tf.graph.keras_calls import attributes, has_graph, operations
 from resrep_tf.graph.keras_nodes import as_function
-from resrep_tf.graph.tracing.nodes import attributes, has_graph, operations
 
 
 def attribute_paths(model: keras.Model) -> dict[int, str]:

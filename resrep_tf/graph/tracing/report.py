@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import keras
 
-from resrep_tf.graph.keras_nodes import as_function
-from resrep_tf.graph.tracing.nodes import (
+from resrep_tf.graph.keras_calls import (
     is_stock,
     is_stock_method,
     operations,
     takes_training,
 )
+from resrep_tf.graph.keras_nodes import as_function
 
 # What a subclassed model may do that no graph of its layers shows.
 _OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")

@@ -5,15 +5,15 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import as_function, check_model
-from resrep_tf.graph.tracing.inputs import make_inputs
-from resrep_tf.graph.tracing.nodes import (
+from resrep_tf.graph.keras_calls import (
     calls_forgotten,
     has_graph,
     is_leaf,
     operations,
     shapes_by_drawing,
 )
+from resrep_tf.graph.keras_nodes import as_function, check_model
+from resrep_tf.graph.tracing.inputs import make_inputs
 from resrep_tf.graph.tracing.report import TraceReport, make_report
 from resrep_tf.graph.tracing.tracer import Tracer
 
@@ -84,6 +84,8 @@ _TRACED: "weakref.WeakSet[keras.Model]" = weakref.WeakSet()
 
 def needs_tracing(model: keras.Model) -> bool:
     """Returns False for a model whose graph is there, with nothing left to draw."""
+    if type(model).__module__.startswith("resrep_tf."):
+        return False  # Made from a model that was traced.
     if not has_graph(model):
         return True
     if model in _TRACED:

@@ -7,16 +7,7 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import (
-    arguments,
-    as_function,
-    nodes,
-    structures,
-)
-from resrep_tf.graph.tracing import lifted
-from resrep_tf.graph.tracing.drawing import OwnWeight, Undrawable, draw
-from resrep_tf.graph.tracing.inputs import copy_input
-from resrep_tf.graph.tracing.nodes import (
+from resrep_tf.graph.keras_calls import (
     all_layers,
     fit_as_in_inference,
     has_graph,
@@ -30,6 +21,15 @@ from resrep_tf.graph.tracing.nodes import (
     takes_training,
     twin,
 )
+from resrep_tf.graph.keras_nodes import (
+    Node,
+    as_function,
+    copy_input,
+    nodes,
+    structures,
+)
+from resrep_tf.graph.tracing import lifted
+from resrep_tf.graph.tracing.drawing import OwnWeight, Undrawable, draw
 from resrep_tf.graph.tracing.paths import Names, attribute_paths, inside, snake_case
 from resrep_tf.graph.tracing.report import Opaque
 
@@ -105,7 +105,9 @@ class Tracer:
 
     def _trace_graph(self) -> tuple[Any, Any]:
         function = as_function(self.model)
-        copies = {id(tensor): copy_input(tensor) for tensor in function.inputs}
+        copies = {
+            id(tensor): copy_input(tensor, tensor.shape) for tensor in function.inputs
+        }
         inputs = [copies[id(tensor)] for tensor in function.inputs]
         self._anchor = inputs[0]
         for op in operations(function):
@@ -165,17 +167,17 @@ class Tracer:
 
     def _run_nodes(
         self,
-        calls: Iterable[Any],
+        calls: Iterable[Node],
         table: dict[int, Any],
         place: _Place,
         told: frozenset[int] = frozenset(),
     ) -> None:
         for node in calls:
-            values = [table[id(tensor)] for tensor in node.input_tensors]
-            args, kwargs = arguments(node)(values)
-            if id(node) in told or kwargs.get("training", False) is None:
+            values = [table[id(tensor)] for tensor in node.inputs]
+            args, kwargs = node.arguments(values)
+            if node.key in told or kwargs.get("training", False) is None:
                 kwargs.pop("training", None)
-            outputs = self._call(node.operation, args, kwargs, place)
+            outputs = self._call(node.op, args, kwargs, place)
             flat = keras.tree.flatten(outputs)
             table.update(zip(map(id, node.outputs), flat, strict=True))
 

@@ -1,7 +1,7 @@
-"""How Keras records calls, as far as tracing needs it.
+"""Lets Keras record calls, and tells the kinds of layers apart: for tracing.
 
-Together with `graph/keras_nodes.py`, where these functions belong, this is the only
-module of tracing that looks into Keras's objects.
+The neighbour of `keras_nodes`: that one reads graphs that exist, this one helps to make
+them. No other module looks into Keras's own records.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import as_function
+from resrep_tf.graph.keras_nodes import Node, as_function, as_node
 from resrep_tf.rules import rule_for
 
 # === Kinds of operations ===
@@ -226,7 +226,7 @@ def _spec(layer: keras.Layer, *args: Any, **kwargs: Any) -> Any:
 # === Recorded calls ===
 
 
-def nodes_between(inputs: list[keras.KerasTensor], outputs: Any) -> list[Any]:
+def nodes_between(inputs: list[keras.KerasTensor], outputs: Any) -> list[Node]:
     """Returns the calls that lead from `inputs` to `outputs`, in a runnable order."""
     found: dict[int, Any] = {}
     given = {id(tensor) for tensor in inputs}
@@ -249,7 +249,7 @@ def nodes_between(inputs: list[keras.KerasTensor], outputs: Any) -> list[Any]:
             continue
         stack.append((tensor, True))
         stack.extend((t, False) for t in reversed(node.input_tensors))
-    return list(found.values())
+    return [as_node(node) for node in found.values()]
 
 
 def run_in_order(model: keras.Model, order: list[Any]) -> None:
