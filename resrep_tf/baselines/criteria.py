@@ -206,6 +206,7 @@ def score(
         score for each channel.
     """
     graph, spaces = _read(model, targets)
+    loss = getattr(model, "loss", None) if loss is None else loss
     return _score(graph, spaces, criterion, data=data, loss=loss, seed=seed)
 
 
@@ -247,6 +248,7 @@ def prune_by_scores(
     constraints = Constraints(flops_target, min_width, round_to)
     graph, spaces = _read(model, targets)
     if not isinstance(scores, Mapping):
+        loss = getattr(model, "loss", None) if loss is None else loss
         scores = _score(graph, spaces, scores, data=data, loss=loss, seed=seed)
     names = [space_name(graph, space) for space in spaces]
     if set(scores) != set(names):
@@ -313,8 +315,6 @@ def _score(
                 f"Received: criterion={criterion!r}"
             )
         criterion = CRITERIA[criterion]
-    if given["loss"] is None:
-        given["loss"] = getattr(graph.model, "loss", None)
     scores = criterion(spaces, Evidence(graph.model, **given))
     names = (space_name(graph, space) for space in spaces)
     return dict(zip(names, scores, strict=True))

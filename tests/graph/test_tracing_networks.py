@@ -13,7 +13,7 @@ from support.traced import assert_same_training, assert_traces, images
 
 # Of the hub's networks, those with layers that are whole blocks.
 HUB = ("HGNetV2", "MobileNet", "EfficientNet", "EfficientNetEdge")
-QUICK = ("ResNet", "UNet")
+QUICK = ("ResNet",)
 
 
 def some_slow(names, quick):
@@ -48,6 +48,7 @@ def test_networks_of_keras_hub_are_equal_and_prune(name):
     assert result.new_flops < 0.6 * result.flops
 
 
+@pytest.mark.slow
 def test_a_network_whose_normalisation_goes_across_channels():
     pytest.importorskip("keras_hub")
     model = NETWORKS["keras_hub.MobileNetV5"].build()
@@ -57,7 +58,7 @@ def test_a_network_whose_normalisation_goes_across_channels():
     assert any("reduces over the channels" in reason for reason in reasons)
 
 
-@pytest.mark.parametrize("name", ["ResNet", "UNet"])
+@pytest.mark.parametrize("name", some_slow(("ResNet", "UNet"), QUICK))
 def test_a_subclassed_network_is_its_functional_twin(name):
     """Tracing, wrapping and converting give what a Functional copy gives."""
     model = PUBLISHED[name]()
