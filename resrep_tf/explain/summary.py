@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PINNED = "pinned"
 # More reasons than these are counted, not listed.
 _LISTED = 4
+_NEGLIGIBLE = 0.0005
 
 
 def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
@@ -25,9 +26,11 @@ def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
         else:
             free += layer.share
     text = f"{free:.1%} of the FLOPs are in layers that can lose channels"
-    if not held:
+    # A small head is no news: every model has outputs.
+    reasons = [item for item in held.items() if item[1] >= _NEGLIGIBLE]
+    if not reasons:
         return f"{text}."
-    reasons = sorted(held.items(), key=lambda item: -item[1])
+    reasons.sort(key=lambda item: -item[1])
     listed = [f"{reason} ({share:.1%})" for reason, share in reasons[:_LISTED]]
     if len(reasons) > _LISTED:
         rest = sum(share for _, share in reasons[_LISTED:])

@@ -11,6 +11,7 @@ from resrep_tf.graph.keras_calls import (
     takes_training,
 )
 from resrep_tf.graph.keras_nodes import as_function
+from resrep_tf.rules import rule_for
 
 # What a subclassed model may do that no graph of its layers shows.
 _OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")
@@ -95,6 +96,8 @@ def check_copyable(model: keras.Model) -> None:
     """
     wrong = []
     for layer in _custom_layers(model):
+        if not rule_for(layer).opaque:
+            continue  # Its rule says how it is copied.
         try:
             type(layer).from_config(layer.get_config())
         # A user's code may raise anything.
