@@ -80,7 +80,7 @@ def pruned(model, **wrapping):
     pruner.compile(
         keras.optimizers.SGD(0.05, 0.9),
         "sparse_categorical_crossentropy",
-        run_eagerly=True,
+        run_eagerly=False,
         jit_compile=False,
     )
     y = np.random.default_rng(0).integers(0, 3, 8)
@@ -96,7 +96,9 @@ def pruned(model, **wrapping):
     return pruner, resrep_tf.convert(pruner)
 
 
-@pytest.mark.parametrize("targets", [None, "all"])
+@pytest.mark.parametrize(
+    "targets", [None, pytest.param("all", marks=pytest.mark.slow)]
+)
 def test_it_trains_converts_and_exports_as_its_functional_twin(
     model, targets, tmp_path
 ):

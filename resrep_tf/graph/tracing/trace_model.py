@@ -41,9 +41,15 @@ def trace(
     Example:
 
     ```python
-    model = MyNet()
-    model.load_weights("my_net.weights.h5")
-    functional = resrep_tf.trace(model, input_shape=(32, 32, 3))
+    class MyNet(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = keras.layers.Conv2D(8, 3), keras.layers.Dense(2)
+
+        def call(self, x, training=None):
+            return self.head(keras.ops.mean(self.conv(x), axis=(1, 2)))
+
+    functional = resrep_tf.trace(MyNet(), input_shape=(32, 32, 3))
     functional.save("my_net.keras")  # Can be loaded without the class `MyNet`.
     ```
     """
