@@ -11,6 +11,7 @@ from resrep_tf.baselines import ablation, criteria, minimal
 from resrep_tf.convert import ConversionReport, convert
 from resrep_tf.explain import Explanation, count_flops, explain
 from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.tracing import TraceReport, trace
 from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.model import ResRepModel
@@ -35,6 +36,7 @@ __all__ = [
     "ResRepModel",
     "ShrinkReport",
     "Student",
+    "TraceReport",
     "__version__",
     "ablation",
     "convert",
@@ -47,5 +49,6 @@ __all__ = [
     "report_html",
     "shrink",
     "slicing",
+    "trace",
     "wrap",
 ]

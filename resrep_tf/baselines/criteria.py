@@ -192,7 +192,7 @@ def score(
     """Scores the channels of a trained model; those of small scores can go first.
 
     Args:
-        model: A Functional or Sequential model.
+        model: Any model.
         criterion: `"random"`, `"l1"`, `"l2"`, `"fpgm"`, `"taylor"`, `"bn_gamma"` or
             `"uniform"`; or a function of your own, from the spaces of channels and
             the `Evidence` to an array for each of them.
@@ -206,6 +206,7 @@ def score(
         score for each channel.
     """
     graph, spaces = _read(model, targets)
+    loss = getattr(model, "loss", None) if loss is None else loss
     return _score(graph, spaces, criterion, data=data, loss=loss, seed=seed)
 
 
@@ -226,7 +227,7 @@ def prune_by_scores(
     The result has the same layers, BatchNorms included, and is to be finetuned.
 
     Args:
-        model: A trained Functional or Sequential model; it is not changed.
+        model: Any trained model; it is not changed.
         scores: A criterion, or scores as `score` returns them.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
@@ -247,6 +248,7 @@ def prune_by_scores(
     constraints = Constraints(flops_target, min_width, round_to)
     graph, spaces = _read(model, targets)
     if not isinstance(scores, Mapping):
+        loss = getattr(model, "loss", None) if loss is None else loss
         scores = _score(graph, spaces, scores, data=data, loss=loss, seed=seed)
     names = [space_name(graph, space) for space in spaces]
     if set(scores) != set(names):
@@ -276,7 +278,7 @@ def shrink(
     decides which.
 
     Args:
-        model: A Functional or Sequential model; its weights do not matter.
+        model: Any model; its weights do not matter.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
         min_width: The least number of channels that a layer keeps.
@@ -313,8 +315,6 @@ def _score(
                 f"Received: criterion={criterion!r}"
             )
         criterion = CRITERIA[criterion]
-    if given["loss"] is None:
-        given["loss"] = getattr(graph.model, "loss", None)
     scores = criterion(spaces, Evidence(graph.model, **given))
     names = (space_name(graph, space) for space in spaces)
     return dict(zip(names, scores, strict=True))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.graph.tracing import has_graph, trace
 
 _KERAS = "keras:"
 # Arguments of keras.applications that follow from the data and other flags.
@@ -131,7 +132,8 @@ def build(
 def load_file(arch: str) -> keras.Model:
     """Returns the model in a .keras file."""
     with blame("arch"):
-        return keras.models.load_model(_path(arch), compile=False)
+        model = keras.models.load_model(_path(arch), compile=False)
+        return model if has_graph(model) else trace(model)
 
 
 def _path(arch: str) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
+from resrep_tf.explain.summary import PINNED, where_flops_are, without_rules
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.spaces import Space
-from resrep_tf.rules import rule_for
 
-INTERNAL, SHARED, PINNED, FOLLOWS = "internal", "shared", "pinned", "follows"
+INTERNAL, SHARED, FOLLOWS = "internal", "shared", "follows"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Explanation:
         smallest_flops: The fewest that pruning internal layers can leave.
         smallest_flops_all: The fewest that pruning everything possible can leave.
         layers: The layers with kernels, in graph order.
-        unknown: Operations that have no rule and pin what they touch.
+        unknown: Operations that have no rule and pin what they touch, with the reason
+            why they could not be drawn as a graph, if that was tried.
         input_shapes: The input shapes for which multiply-adds are counted.
     """
 
@@ -97,6 +98,7 @@ class Explanation:
                 f"Smallest reachable with {flag}: {smallest:,} "
                 f"({1 - smallest / max(self.flops, 1):.1%} removed)."
             )
+        lines += textwrap.wrap(where_flops_are(self.layers), width=88)
         if self.unknown:
             names = ", ".join(self.unknown)
             lines += textwrap.wrap(
@@ -111,7 +113,7 @@ def explain(
     """Explains which layers of a model can be pruned, and why others cannot.
 
     Args:
-        model: A Functional or Sequential model, wrapped or not.
+        model: Any model, wrapped or not; see `resrep_tf.trace`.
         input_shape: The shape of one example, if the model leaves it open. Extents
             that stay open count as 224.
     """
@@ -143,16 +145,13 @@ def explain(
                 reason=reason,
             )
         )
-    unknown = dict.fromkeys(
-        call.describe() for call in graph.calls.values() if rule_for(call.op).opaque
-    )
     return Explanation(
         model=model.name,
         flops=total,
         smallest_flops=_smallest(graph, internal=True),
         smallest_flops_all=_smallest(graph, internal=False),
         layers=tuple(layers),
-        unknown=tuple(unknown),
+        unknown=without_rules(graph),
         input_shapes=tuple(graph.input_shapes),
     )
 
@@ -165,7 +164,7 @@ def count_flops(
     Compactors of a wrapped model do not count: they are merged in the end.
 
     Args:
-        model: A Functional or Sequential model.
+        model: Any model; see `resrep_tf.trace`.
         input_shape: The shape of one example, if the model leaves it open. Extents
             that stay open count as 224.
     """

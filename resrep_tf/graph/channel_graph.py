@@ -12,6 +12,7 @@ from resrep_tf.graph.propagation import Link
 from resrep_tf.graph.reading import read_graph
 from resrep_tf.graph.spaces import Producer, Space, find_producers, find_spaces
 from resrep_tf.graph.terms import Term
+from resrep_tf.graph.tracing import has_graph, trace
 from resrep_tf.rules import Call, Tensor
 
 
@@ -19,11 +20,14 @@ class ChannelGraph:
     """A model's calls, its channel spaces and what its operations cost.
 
     Args:
-        model: A Functional or built Sequential model; it is only read.
+        model: A model; it is only read. One that is not Functional, or has layers
+            that are made of others, is traced first.
         input_shape: The shape of one example, where the model leaves it open.
             A list for several inputs. Extents that stay open count as 224.
 
     Attributes:
+        model: The model; what `resrep_tf.trace` made of it if it was traced.
+        trace_report: What tracing found.
         steps: Calls, and links to and from nested models, in the order they run.
         calls: The calls by key of Keras's node.
         num_channels: The number of different channels.
@@ -31,9 +35,11 @@ class ChannelGraph:
     """
 
     def __init__(self, model: keras.Model, input_shape: Sequence | None = None):
-        self.model = model
-        self.function = check_model(model)
-        self.input_shapes = input_shapes(self.function, input_shape)
+        self.model, self.trace_report = trace(model, input_shape, return_report=True)
+        self.function = check_model(self.model)
+        # A model without a graph was drawn for just this shape.
+        open_shape = input_shape if has_graph(model) else None
+        self.input_shapes = input_shapes(self.function, open_shape)
         self._reading = read_graph(self.function)
         self.steps = self._reading.steps
         self.calls = self._reading.calls

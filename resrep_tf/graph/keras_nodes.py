@@ -1,6 +1,8 @@
-"""The only module that knows how Keras stores a graph of calls.
+"""Reads how Keras stores a graph of calls.
 
-A graph is a `keras.Function`; its nodes are calls of operations on tensors.
+A graph is a `keras.Function`; its nodes are calls of operations on tensors. This
+module and `keras_calls`, which tracing needs, are the only ones that look into Keras's
+own records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,10 +52,11 @@ def nodes(function: keras.Function) -> Iterator[Node]:
     for _, level in sorted(function._nodes_by_depth.items(), reverse=True):
         for node in level:
             if not node.is_input:
-                yield _node(node)
+                yield as_node(node)
 
 
-def _node(node: Any) -> Node:
+def as_node(node: Any) -> Node:
+    """Returns one of Keras's own nodes as a `Node`."""
     inner = as_function(node.operation)
     entering = None if inner is None else _entering(node, inner)
     return Node(
@@ -130,10 +133,9 @@ def check_model(model: Any) -> keras.Function:
             f"Received: model={model!r}"
         )
     raise ValueError(
-        "Only Functional and Sequential models can be pruned: the calls inside a "
-        f"subclassed model are not visible. Rebuild `{type(model).__name__}` with "
-        "`keras.Model(inputs, outputs)`, for example from the tensors its `call` "
-        f"makes. Received: model={model!r}"
+        f"`model` must be Functional or Sequential, and `{type(model).__name__}` is "
+        "neither. `resrep_tf.trace(model)` returns an equal Functional model. "
+        f"Received: model={model!r}"
     )
 
 

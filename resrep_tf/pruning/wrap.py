@@ -1,5 +1,8 @@
 """Puts compactors into a model: convolutional re-parameterisation."""
 
+import warnings
+from collections.abc import Sequence
+
 import keras
 
 from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
@@ -9,13 +12,17 @@ from resrep_tf.graph.targets import (
     check_not_wrapped,
     choose_spaces,
 )
+from resrep_tf.graph.tracing import check_copyable
 from resrep_tf.pruning.compactor import KINDS, MATRIX, Compactor, SplitActivation
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.surgery.rebuild import Rebuilder
 
 
 def wrap(
-    model: keras.Model, targets: Targets = None, compactor: str = MATRIX
+    model: keras.Model,
+    targets: Targets = None,
+    compactor: str = MATRIX,
+    input_shape: Sequence | None = None,
 ) -> ResRepModel:
     """Re-parameterises a trained model for pruning.
 
@@ -23,7 +30,8 @@ def wrap(
     model is not changed. Layers keep their names and weights.
 
     Args:
-        model: A trained Functional or Sequential model; nested models are fine.
+        model: A trained model. Nested models are fine; a subclassed one is drawn as
+            a graph first, as `resrep_tf.trace` does.
         targets: What to prune. None: every prunable space of channels that one
             layer makes (the paper's internal layers), together with its gates if it
             has some. `"all"`: residual streams too, by one compactor that all
@@ -33,6 +41,8 @@ def wrap(
         compactor: `"matrix"`, or `"vector"` for one scale per channel. With
             `"filters"` nothing is re-parameterised: the target layers' own filters are
             trained to be forgotten (the paper's Res without Rep).
+        input_shape: The shape of one example, for a subclassed model that has not
+            been called yet.
 
     Example:
 
@@ -48,14 +58,26 @@ def wrap(
             f"`compactor` must be one of {tuple(KINDS)}. "
             f"Received: compactor={compactor!r}"
         )
-    graph = ChannelGraph(model)
+    graph = ChannelGraph(model, input_shape)
     check_not_wrapped(graph)
     check_finite(graph)
+    check_copyable(graph.model)
+    if not graph.trace_report.told:
+        _warn_of_untold(model)
     spaces = choose_spaces(graph, targets)
     KINDS[compactor].check(spaces)
     pruner = _Wrapper(graph, spaces, compactor).build(ResRepModel)
     pruner.dtype_policy = model.dtype_policy
     return pruner
+
+
+def _warn_of_untold(model: keras.Model) -> None:
+    warnings.warn(
+        f"The `call` of `{type(model).__name__}` has no argument `training`, so that "
+        "Keras's `fit` runs it as in inference: BatchNorms keep their statistics and "
+        "dropouts do nothing. In the wrapped model they do what they do in training.",
+        stacklevel=3,
+    )
 
 
 class _Wrapper(Rebuilder):

@@ -27,7 +27,7 @@ def slice_channels(
     the constant goes into the next layer's bias, as in `resrep_tf.convert`.
 
     Args:
-        model: A Functional or Sequential model; it is not changed.
+        model: Any model; it is not changed.
         keep: For layer names, a boolean for each output channel. Layers that share
             their channels need to be named once. Others stay as they are.
     """

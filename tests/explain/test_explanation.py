@@ -3,10 +3,15 @@
 import json
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers as L
 
 import resrep_tf
+from resrep_tf.explain import command
+from resrep_tf.explain.explanation import LayerExplanation
+from resrep_tf.explain.summary import where_flops_are
 from support.small import small_model
 
 
@@ -77,9 +82,67 @@ def test_prints_and_serialises():
     assert data["layers"][0]["name"] == "conv1"
 
 
-def test_subclassed_models_are_refused():
-    class Mine(keras.Model):
-        pass
+class Closed(L.Layer):
+    def call(self, inputs):
+        return tf.nn.relu(inputs)
 
-    with pytest.raises(ValueError, match="Only Functional and Sequential"):
-        resrep_tf.explain(Mine())
+
+class Mine(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.free = L.Conv2D(4, 3)
+        self.held = L.Conv2D(6, 3)
+        self.closed = Closed()
+        self.head = L.Conv2D(2, 1)
+
+    def call(self, inputs, training=None):
+        return self.head(self.closed(self.held(self.free(inputs))))
+
+
+def test_a_subclassed_model_is_explained_with_what_holds_it():
+    explanation = resrep_tf.explain(Mine(), (8, 8, 3))
+    assert [layer.status for layer in explanation.layers] == [
+        *("internal", "pinned", "pinned")
+    ]
+    (unknown,) = explanation.unknown
+    assert "`closed` (Closed) (its `call` uses functions of TensorFlow" in unknown
+    text = " ".join(str(explanation).split())
+    assert "51.6% of the FLOPs are in layers that can lose channels." in text
+    assert "What holds the rest: `closed` (Closed) has no pruning rule" in text
+
+
+def test_flops_are_summed_by_what_holds_them():
+    def layer(status, reason, share):
+        return LayerExplanation("a", "Conv2D", 4, 1, share, 0, status, reason)
+
+    free = [layer("internal", "yes", 0.3), layer("follows", "so", 0.2)]
+    held = [layer("pinned", f"why {i}", share) for i, share in enumerate((0.1, 0.2))]
+    held += [layer("pinned", "why 0", 0.2), layer("pinned", "hardly", 0.0001)]
+    assert where_flops_are(free) == (
+        "50.0% of the FLOPs are in layers that can lose channels."
+    )
+    assert where_flops_are(free + held) == (
+        "50.0% of the FLOPs are in layers that can lose channels. What holds the rest: "
+        "why 0 (30.0%); why 1 (20.0%)."
+    )
+    many = [layer("pinned", f"why {i}", 0.1) for i in range(6)]
+    assert "; 2 further reasons (20.0%)." in where_flops_are(many)
+
+
+def test_the_command_explains_subclassed_models(tmp_path, capsys):
+    with keras.saving.custom_object_scope({"Saved": Saved}):
+        model = Saved()
+        model(np.zeros((1, 8, 8, 3)))
+        model.save(tmp_path / "saved.keras")
+        command.run([f"--model={tmp_path / 'saved.keras'}"])
+    assert "conv  Conv2D" in capsys.readouterr().out
+
+
+class Saved(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.conv = L.Conv2D(4, 3)
+        self.head = L.Conv2D(2, 1)
+
+    def call(self, inputs, training=None):
+        return self.head(self.conv(inputs))

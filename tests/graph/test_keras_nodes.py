@@ -58,7 +58,7 @@ def test_what_is_no_graph_is_refused():
     class Own(keras.Model):
         pass
 
-    with pytest.raises(ValueError, match=r"Only Functional.*Rebuild `Own`"):
+    with pytest.raises(ValueError, match=r"Functional or Sequential.*`resrep_tf.trace"):
         keras_nodes.check_model(Own())
 
 

@@ -5,6 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers as L
 
 import resrep_tf
@@ -119,9 +120,10 @@ class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
         self.conv = L.Conv2D(4, 3)
+        self.head = L.Conv2D(2, 1)
 
     def call(self, inputs):
-        return self.conv(inputs)
+        return self.head(self.conv(inputs))
 
 
 def refusal(model, targets=None, **kwargs):
@@ -130,15 +132,18 @@ def refusal(model, targets=None, **kwargs):
     return str(caught.value)
 
 
-def test_subclassed_models():
+def test_models_of_unknown_shape():
     text = refusal(Subclassed())
-    assert "Rebuild `Subclassed` with `keras.Model(inputs, outputs)`" in text
-    assert "Received: model=<Subclassed" in text
-
-
-def test_unbuilt_sequential():
+    assert "(Subclassed) is not known. Call the model once on data" in text
     text = refusal(keras.Sequential([L.Conv2D(4, 3)], name="open"))
-    assert "`open` has no input shape yet" in text and "keras.Input" in text
+    assert "The input of `open` (Sequential) is not known" in text
+    assert "Received: input_shape=None" in text
+
+
+def test_a_call_that_is_not_told_of_training():
+    with pytest.warns(UserWarning, match=r"The `call` of `Subclassed` has no argument"):
+        pruner = resrep_tf.wrap(Subclassed(), input_shape=(8, 8, 3))
+    assert targets_of(pruner) == [("conv",)]
 
 
 def test_not_a_model():
@@ -203,14 +208,14 @@ def test_layer_that_cannot_be_copied():
             self.size = size
 
         def call(self, inputs):
-            return inputs * self.size
+            return tf.math.scalar_mul(self.size, inputs)
 
         def get_config(self):
             return {"name": self.name}
 
     inputs = keras.Input((8, 8, 3))
     x = L.Conv2D(3, 1)(L.Conv2D(4, 3)(inputs))
-    model = keras.Model(inputs, Odd(2)(x))
+    model = keras.Model(inputs, Odd(2.0)(x))
     text = refusal(model)
-    assert "`odd` (Odd) cannot be copied from its config" in text
+    assert "These layers cannot be copied" in text and "`odd` (Odd)" in text
     assert "get_config()" in text

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers as L
 
 from resrep_tf.graph.channel_graph import ChannelGraph
@@ -94,7 +95,7 @@ def test_a_layer_without_a_config_is_named():
             self.factor = factor
 
         def call(self, inputs):
-            return inputs * self.factor
+            return tf.math.scalar_mul(self.factor, inputs)
 
     inputs = keras.Input((3,))
     model = keras.Model(inputs, Odd(2.0)(inputs))

@@ -1,0 +1,343 @@
+"""Draws what the `call` of one layer does: the calls that it makes, as a graph."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from resrep_tf.graph.keras_calls import (
+    Reads,
+    all_layers,
+    attributes,
+    attributes_replaced,
+    in_mode,
+    is_stock_method,
+    nodes_between,
+    takes_training,
+)
+from resrep_tf.graph.keras_nodes import Node
+
+# Keras's layers that hand on their input in inference.
+_IDENTITY_IN_INFERENCE = (
+    keras.layers.Dropout,
+    keras.layers.SpatialDropout1D,
+    keras.layers.SpatialDropout2D,
+    keras.layers.SpatialDropout3D,
+    keras.layers.AlphaDropout,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+)
+
+
+class Undrawable(Exception):
+    """A `call` cannot be drawn; the text says why."""
+
+
+@dataclass(frozen=True)
+class OwnWeight:
+    """A variable of a layer that its `call` uses directly.
+
+    Args:
+        variable: The variable.
+        attribute: The dotted path of the attribute that holds it.
+        owner: The layer.
+    """
+
+    variable: keras.Variable
+    attribute: str
+    owner: keras.Layer
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The calls that a `call` made.
+
+    Args:
+        inputs: What the `call` was given, by the id of the tensor that stood for it:
+            a tensor of the graph outside, or an `OwnWeight`.
+        outputs: The tensors that it returned, in their structure.
+        nodes: The calls, in a runnable order.
+        tensors: The tensors of `inputs`, so that their ids stay theirs.
+        told: The keys of the calls whose `training` is that of the `call` itself.
+    """
+
+    inputs: dict[int, Any]
+    outputs: Any
+    nodes: list[Node]
+    tensors: list[Any]
+    told: frozenset[int] = frozenset()
+
+
+def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Drawing:
+    """Returns what a layer's `call` does with these arguments.
+
+    It is drawn in both modes, which must make the same calls but for what Keras's own
+    layers do by themselves.
+
+    Args:
+        layer: The layer.
+        args: The positional arguments.
+        kwargs: The keyword arguments, without `training`.
+        known: The ids of all layers that the model has.
+
+    Raises:
+        Undrawable: If that is not a graph, or would not be an equal one.
+    """
+    _check(layer)
+    training = _draw(layer, args, kwargs, training=True)
+    inference = _draw(layer, args, kwargs, training=False)
+    _check_layers(training.nodes, known)
+    return _unite(training, inference)
+
+
+def _check(layer: keras.Layer) -> None:
+    if not is_stock_method(layer, "__call__"):
+        raise Undrawable("its class has a `__call__` of its own")
+    if layer.activity_regularizer is not None:
+        raise Undrawable("it has an activity regularizer")
+    if not is_stock_method(layer, "compute_mask"):
+        raise Undrawable("it computes masks of its own")
+    if layer.quantization_mode is not None:
+        raise Undrawable("it is quantized")
+
+
+def _check_layers(nodes: list[Node], known: set[int]) -> None:
+    for node in nodes:
+        op = node.op
+        if not isinstance(op, keras.Layer):
+            continue
+        if id(op) not in known and op.weights:
+            raise Undrawable("it makes a new layer with weights in every call")
+        if not is_stock_method(op, "__call__"):
+            kind = type(op).__name__
+            raise Undrawable(f"the class `{kind}` inside has a `__call__` of its own")
+
+
+def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Drawing:
+    inputs: dict[int, Any] = {}
+    tensors: list[Any] = []
+
+    def stand_in(value: Any, shape: tuple, dtype: str) -> keras.KerasTensor:
+        tensor = keras.KerasTensor(shape, dtype)
+        inputs[id(tensor)] = value
+        tensors.append(tensor)
+        return tensor
+
+    def symbol(value: Any) -> Any:
+        if isinstance(value, keras.KerasTensor):
+            return stand_in(value, value.shape, value.dtype)
+        return value
+
+    args, kwargs = keras.tree.map_structure(symbol, (args, kwargs))
+    weights = _weights_as_tensors(layer, stand_in)
+    if takes_training(layer):
+        kwargs = {**kwargs, "training": training}
+    with attributes_replaced(layer, weights), Reads() as reads:
+        outputs = in_mode(training, layer, lambda: _run(layer, args, kwargs))
+    if isinstance(outputs, Undrawable):
+        raise outputs
+    for output in keras.tree.flatten(outputs):
+        if not isinstance(output, keras.KerasTensor):
+            raise Undrawable("it returns something that is not computed from its input")
+    nodes = nodes_between(tensors, outputs)
+    _check_constants(nodes, reads.variables)
+    return Drawing(inputs, outputs, nodes, tensors)
+
+
+def _run(layer: keras.Layer, args: tuple, kwargs: dict) -> Any:
+    """Returns what `call` returns, or an `Undrawable`."""
+    try:
+        return layer.call(*args, **kwargs)
+    # A user's code may raise anything.
+    except Exception as error:
+        reason = Undrawable(_in_words(error))
+        reason.__cause__ = error
+        return reason
+
+
+def _weights_as_tensors(
+    layer: keras.Layer, stand_in: Callable[..., keras.KerasTensor]
+) -> dict[str, Any]:
+    """Returns the attributes that hold variables, with symbolic tensors for them.
+
+    What `call` computes from them, alone or with its input, is drawn then too.
+    """
+    known: dict[int, keras.KerasTensor] = {}
+    others = {id(v) for inner in all_layers(layer)[1:] for v in inner.variables}
+
+    def replaced(value: Any, path: str) -> Any:
+        if isinstance(value, keras.Variable):
+            if id(value) in others:
+                return value
+            if id(value) not in known:
+                floating = keras.backend.is_float_dtype(value.dtype)
+                dtype = layer.compute_dtype if floating else value.dtype
+                weight = OwnWeight(value, path, layer)
+                known[id(value)] = stand_in(weight, tuple(value.shape), dtype)
+            return known[id(value)]
+        if isinstance(value, dict):
+            return _unless_equal(
+                value, {k: replaced(v, f"{path}.{k}") for k, v in value.items()}
+            )
+        if type(value) is tuple or isinstance(value, list):
+            new = [replaced(v, f"{path}.{i}") for i, v in enumerate(value)]
+            return _unless_equal(value, tuple(new) if type(value) is tuple else new)
+        return value
+
+    new = {
+        key: replaced(value, key.strip("_")) for key, value in attributes(layer).items()
+    }
+    return {key: value for key, value in new.items() if value is not vars(layer)[key]}
+
+
+def _unless_equal(old: Any, new: Any) -> Any:
+    values = (old.values(), new.values()) if isinstance(old, dict) else (old, new)
+    same = all(a is b for a, b in zip(*values, strict=True))
+    return old if same else new
+
+
+def _check_constants(nodes: list[Node], read: list[keras.Variable]) -> None:
+    """Raises if a number that is computed anew in every call became a constant."""
+    for node in nodes:
+        for value in keras.tree.flatten(node.arguments(node.inputs)):
+            if isinstance(value, keras.Variable):
+                raise Undrawable(
+                    f"it computes with `{value.path}`, a weight of another layer"
+                )
+            if not _is_concrete(value):
+                continue
+            if hasattr(value, "assign"):
+                raise Undrawable("it uses a `tf.Variable`, which Keras does not train")
+            if any("seed" in variable.name for variable in read):
+                raise Undrawable("it draws random numbers in its `call`")
+            if read:
+                names = ", ".join(sorted({f"`{v.path}`" for v in read}))
+                raise Undrawable(f"it computes with {names} apart from its input")
+
+
+def _is_concrete(value: Any) -> bool:
+    """Returns True for a tensor with values, other than a variable of Keras."""
+    return keras.ops.is_tensor(value) and not isinstance(
+        value, (keras.KerasTensor, keras.Variable)
+    )
+
+
+def _in_words(error: Exception) -> str:
+    text = str(error)
+    if "cannot be used as input to a TensorFlow function" in text:
+        return (
+            "its `call` uses functions of TensorFlow, which cannot be followed; "
+            "those of `keras.ops` can"
+        )
+    if "KerasTensor" in text and ("bool" in text or "iterat" in text.lower()):
+        return "what its `call` does depends on the values of its data"
+    if "`add_loss()`" in text:
+        return "it adds a loss in its `call`"
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    return f"its `call` fails on symbolic tensors with {type(error).__name__}: {first}"
+
+
+# === The two modes ===
+
+
+def _unite(training: Drawing, inference: Drawing) -> Drawing:
+    """Returns the one graph that does in each mode what that mode's drawing does."""
+    known = {id(node.op) for node in inference.nodes}
+    extra = {
+        node.key
+        for node in training.nodes
+        if id(node.op) not in known and type(node.op) in _IDENTITY_IN_INFERENCE
+    }
+    numbers: dict[int, Any] = {}
+    for drawing in (training, inference):
+        for index, tensor in enumerate(drawing.tensors):
+            numbers[id(tensor)] = index
+    told = set(extra)
+    others = iter(inference.nodes)
+    for node in training.nodes:
+        if node.key in extra:
+            (given,) = node.inputs
+            numbers[id(node.outputs[0])] = numbers[id(given)]
+            continue
+        other = next(others, None)
+        if other is None or not _same_call(node, other, numbers, told):
+            raise Undrawable("its `call` does something else in training")
+        for index, pair in enumerate(zip(node.outputs, other.outputs, strict=True)):
+            for tensor in pair:
+                numbers[id(tensor)] = (node.key, index)
+    one, two = (
+        keras.tree.map_structure(lambda t: _Number(numbers.get(id(t))), drawing.outputs)
+        for drawing in (training, inference)
+    )
+    if next(others, None) is not None or not _equal(one, two):
+        raise Undrawable("its `call` returns something else in training")
+    return dataclasses.replace(training, told=frozenset(told))
+
+
+@dataclass(frozen=True)
+class _Number:
+    """Stands for a tensor when arguments are compared."""
+
+    value: Any
+
+
+def _same_call(one: Node, two: Node, numbers: dict[int, Any], told: set[int]) -> bool:
+    """Returns True if two calls do the same, each told its mode or not."""
+    if not _same_operation(one.op, two.op):
+        return False
+    calls = []
+    for node in (one, two):
+        args, kwargs = keras.tree.map_structure(
+            lambda value: (
+                _Number(numbers.get(id(value)))
+                if isinstance(value, keras.KerasTensor)
+                else value
+            ),
+            node.arguments(node.inputs),
+        )
+        calls.append((args, dict(kwargs)))
+    modes = tuple(kwargs.get("training") for _, kwargs in calls)
+    if modes == (True, False):
+        told.add(one.key)
+        for _, kwargs in calls:
+            del kwargs["training"]
+    return _equal(*calls)
+
+
+def _same_operation(one: Any, two: Any) -> bool:
+    if one is two:
+        return True
+    # Operations, and layers made inside `call`, are new in every call.
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, keras.Layer) and (one.weights or two.weights):
+        return False
+    # The settings of an operation of `keras.ops` are its attributes.
+    return _equal(_settings(one), _settings(two))
+
+
+def _settings(op: Any) -> dict[str, Any]:
+    if isinstance(op, keras.Layer):
+        return {k: v for k, v in op.get_config().items() if k != "name"}
+    return {
+        key: value
+        for key, value in vars(op).items()
+        if key not in ("name", "_inbound_nodes", "_outbound_nodes", "_auto_config")
+    }
+
+
+def _equal(one: Any, two: Any) -> bool:
+    """Compares arguments and settings, arrays by their values."""
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
+        return len(one) == len(two) and all(map(_equal, one, two))
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_equal(one[k], two[k]) for k in one)
+    if isinstance(one, keras.Variable) or isinstance(two, keras.Variable):
+        return one is two
+    if isinstance(one, np.ndarray) or _is_concrete(one):
+        one, two = np.asarray(one), np.asarray(two)
+        return one.shape == two.shape and bool((one == two).all())
+    return type(one) is type(two) and bool(one == two)

@@ -1,0 +1,124 @@
+"""What tracing found: the layers that stay closed, and what is not in a graph."""
+
+from dataclasses import dataclass
+
+import keras
+
+from resrep_tf.graph.keras_calls import (
+    is_stock,
+    is_stock_method,
+    operations,
+    takes_training,
+)
+from resrep_tf.graph.keras_nodes import as_function
+from resrep_tf.rules import rule_for
+
+# What a subclassed model may do that no graph of its layers shows.
+_OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A layer that could not be drawn and stands in the traced model as it is.
+
+    Attributes:
+        path: The attributes that lead to it in the user's model.
+        name: Its name in the traced model.
+        kind: Its class.
+        reason: Why it could not be drawn.
+    """
+
+    path: str
+    name: str
+    kind: str
+    reason: str
+
+    def __str__(self):
+        return f"`{self.path}` ({self.kind}): {self.reason}"
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What became of a model that was traced; `print` it.
+
+    Attributes:
+        opaque: The layers that could not be drawn.
+        overridden: The methods of the user's class, such as `train_step`, that the
+            traced model does not have.
+        unused: The weights that `call` does not use, and which the traced model
+            therefore does not have.
+        told: Whether `fit` tells the model that it is in training. Keras does not if
+            the model's `call` has no argument `training`: BatchNorms then keep their
+            statistics and dropouts do nothing, in the traced model too.
+    """
+
+    opaque: tuple[Opaque, ...] = ()
+    overridden: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    told: bool = True
+
+    def __str__(self):
+        lines = [f"Not drawn: {layer}." for layer in self.opaque]
+        lines += [
+            f"The model's own `{name}` is not part of the traced model."
+            for name in self.overridden
+        ]
+        if self.unused:
+            lines.append(f"Not used by its `call`: {', '.join(self.unused)}.")
+        if not self.told:
+            lines.append(
+                "The model's `call` has no argument `training`, so that Keras trains "
+                "it as if in inference: BatchNorms keep their statistics, and dropouts "
+                "do nothing."
+            )
+        return "\n".join(lines or ["Everything was drawn."])
+
+
+def make_report(
+    model: keras.Model, traced: keras.Model, opaque: list[Opaque]
+) -> TraceReport:
+    """Returns what tracing `model` found."""
+    names = {layer.name for layer in traced.layers}
+    kept = {id(variable) for variable in traced.weights}
+    return TraceReport(
+        # A layer that a closed layer contains is no longer there by itself.
+        opaque=tuple(layer for layer in opaque if layer.name in names),
+        overridden=tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n)),
+        unused=tuple(v.path for v in model.weights if id(v) not in kept),
+        told=takes_training(model),
+    )
+
+
+def check_copyable(model: keras.Model) -> None:
+    """Raises one error that names all custom layers without a usable config.
+
+    Copying a model, as pruning does, makes every layer anew from its config.
+    """
+    wrong = []
+    for layer in _custom_layers(model):
+        if not rule_for(layer).opaque:
+            continue  # Its rule says how it is copied.
+        try:
+            type(layer).from_config(layer.get_config())
+        # A user's code may raise anything.
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [""]
+            wrong.append(
+                f"`{layer.name}` ({type(layer).__name__}): "
+                f"{type(error).__name__}: {reason[0]}"
+            )
+    if wrong:
+        raise ValueError(
+            "These layers cannot be copied: each needs a `get_config()` that returns "
+            "all arguments of its constructor. Received: " + "; ".join(wrong)
+        )
+
+
+def _custom_layers(model: keras.Model) -> list[keras.Layer]:
+    found = []
+    for op in operations(as_function(model)):
+        if as_function(op) is not None:
+            found += _custom_layers(op)
+        elif isinstance(op, keras.Layer) and not is_stock(type(op)):
+            found.append(op)
+    return found
