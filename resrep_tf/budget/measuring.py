@@ -1,6 +1,7 @@
 """Measures how long the operations of a model take on this machine."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,12 +15,16 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.propagation import Link
 
 # Shares of an axis's full width at which times are measured.
-_LEVELS = (1.0, 0.625, 0.375, 0.125)
+_LEVELS = (1.0, 0.5, 0.1875)
 # Channels short of a full bundle at which its cost is measured.
 _SHORT = (1, 4, 8, 12, 15)
 _BUNDLES = (4, 8, 16)
+# Operations of the same kind that this is measured on.
+_SAMPLES = 2
 # Operations side by side, where a call itself takes longer than most of them.
 _COPIES = 4
+# Multiply-adds up to which that is so.
+_SHORT_WORK = 20_000_000
 # Parameters of the models that are in memory, and take turns, at the same time.
 _IN_MEMORY = 60_000_000
 
@@ -40,11 +45,16 @@ class _Point:
 
     @property
     def parameters(self) -> int:
-        return math.prod(self.widths) * math.prod(self._taps())
-
-    def _taps(self) -> tuple[int, ...]:
+        """Its number of parameters, roughly."""
         sizes = [getattr(call.op, "kernel_size", ()) for call in self.op.steps]
-        return max(sizes, key=len)
+        return math.prod(self.widths) * math.prod(max(sizes, key=len))
+
+    @property
+    def work(self) -> int:
+        """Its multiply-adds for one example, roughly."""
+        tensor, shape = self.op.steps[0].inputs[0], self.op.in_shapes[0]
+        places = [n for i, n in enumerate(shape, start=1) if i != tensor.axis]
+        return self.parameters * math.prod(places)
 
     def seconds(self, coldness: float) -> float:
         return max(coldness * self.cold + (1.0 - coldness) * self.warm, 0.0)
@@ -135,17 +145,21 @@ def _plans(found: Sequence[Operation]) -> dict[str, _Plan]:
     for op in found:
         by_key.setdefault(op.key, []).append(op)
     plans = {}
+    seen: Counter[str] = Counter()
     for key, ops in by_key.items():
-        tops = [max(widths) for widths in zip(*(op.widths for op in ops), strict=True)]
-        grids = tuple(_grid(top) for top in tops)
+        grids = tuple(_grid(ops, axis) for axis in range(len(ops[0].axes)))
+        tops = [grid[-1] for grid in grids]
         plan = plans[key] = _Plan(grids)
         plan.grid = [
             _Point(ops[0], tuple(grid[i] for grid, i in zip(grids, index, strict=True)))
             for index in np.ndindex(*map(len, grids))
         ]
+        seen[_kind(key)] += 1
+        if seen[_kind(key)] > _SAMPLES:
+            continue
         for axis, grid in enumerate(grids):
             full = grid[-1] - grid[-1] % max(_BUNDLES)
-            if full < 2 * max(_BUNDLES):
+            if full < 2 * max(_BUNDLES) or not any(op.free[axis] for op in ops):
                 continue
             plan.short[axis] = [
                 _Point(ops[0], (*tops[:axis], full - less, *tops[axis + 1 :]))
@@ -158,8 +172,12 @@ def _points(plan: _Plan) -> list[_Point]:
     return [*plan.grid, *(p for points in plan.short.values() for p in points)]
 
 
-def _grid(top: int) -> tuple[int, ...]:
+def _grid(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:
     """Chooses widths up to the largest one, at full bundles where there are any."""
+    chosen = {op.widths[axis] for op in ops}
+    if not any(op.free[axis] for op in ops):
+        return tuple(sorted(chosen))
+    top = max(chosen)
     chosen = {1, top}
     for level in _LEVELS:
         width = level * top
@@ -186,16 +204,15 @@ def _measure(
     overheads = []
     for batch in _batches(points):
         models = [_empty(), *(point.op.build(point.widths) for point in batch)]
-        if repeats:
-            models += [point.op.build(point.widths, _COPIES) for point in batch]
+        short = [p for p in batch if repeats and p.work * batch_size < _SHORT_WORK]
+        models += [point.op.build(point.widths, _COPIES) for point in short]
         times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds)
         cold, warm = times - times[:, :1]
         overheads.append(times[:, 0].mean())
         for place, point in enumerate(batch, start=1):
             point.cold, point.warm = float(cold[place]), float(warm[place])
-            if repeats:
-                copies = warm[place + len(batch)] - warm[place]
-                point.warm = float(copies) / (_COPIES - 1)
+        for place, point in enumerate(short, start=1 + len(batch)):
+            point.warm = float(warm[place] - point.warm) / (_COPIES - 1)
         if bar is not None:
             bar.add(len(batch))
     return float(np.median(overheads))

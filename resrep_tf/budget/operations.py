@@ -57,6 +57,7 @@ class Operation:
         steps: The calls that belong to it, in order.
         in_shapes: The shape of each of its inputs, without the batch axis.
         has_bias: Whether its kernel has a bias once BatchNorms are merged.
+        free: For each of `axes`, whether it could lose channels.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Operation:
     steps: tuple[Call, ...]
     in_shapes: tuple[tuple[int, ...], ...]
     has_bias: bool
+    free: tuple[bool, ...]
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -257,7 +259,8 @@ def _operation(
     ]
     key = f"{' + '.join(parts)} on {', '.join(sizes)}"
     name = graph.label(head or steps[0])
-    return Operation(key, name, axes, tuple(steps), shapes, has_bias)
+    can_narrow = tuple(bool(free[ids].any()) for ids in axes)
+    return Operation(key, name, axes, tuple(steps), shapes, has_bias, can_narrow)
 
 
 def _axes(first: Call, head: Call | None, free: np.ndarray) -> tuple[np.ndarray, ...]:

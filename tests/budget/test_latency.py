@@ -9,10 +9,14 @@ import pytest
 from keras import layers as L
 
 import resrep_tf
+import resrep_tf.models
 from resrep_tf.budget.latency import LatencyMeter, preferred_multiples
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.budget.operations import build_whole, operations
+from resrep_tf.budget.parameters import parameter_terms
+from resrep_tf.pruning.selection import select
+from support.networks import NETWORKS
 from support.small import small_model
 
 CALL = 1e-4  # Seconds that a call takes on the made-up runtime.
@@ -278,3 +282,58 @@ def test_real_runtime(runtime):
     assert 0 < meter.current < 0.9 * meter.total
     check = table.checks["all channels"]
     assert 0.4 < check["predicted"] / check["measured"] < 2.5
+
+
+def made_up_table(graph):
+    """A table for any model, of times that nobody measured."""
+    by_key = {}
+    for op in operations(graph):
+        by_key.setdefault(op.key, []).append(op.widths)
+    times = {}
+    for key, widths in by_key.items():
+        tops = [max(axis) for axis in zip(*widths, strict=True)]
+        grids = tuple((1, 16 * (top // 16), top) for top in tops)
+        grids = tuple(tuple(sorted({max(w, 1) for w in grid})) for grid in grids)
+        points = np.meshgrid(*grids, indexing="ij") if grids else [np.array(1)]
+        seconds = 1e-9 * np.prod(points, axis=0)
+        times[key] = OperationTimes(grids, seconds, ({16: 0.5},) * len(grids))
+    model = graph.model.name
+    return LatencyTable(model, "litert", 1, 1, ((224, 224, 3),), {}, {}, 1e-4, times)
+
+
+@pytest.mark.parametrize("name", ["MobileNetV2", "MobileNetV3Small"])
+def test_every_operation_can_be_built_alone_and_the_whole_too(name):
+    model = NETWORKS[name].build()
+    graph = resrep_tf.ChannelGraph(model)
+    found = operations(graph)
+    for op in {op.key: op for op in found}.values():
+        widths = [max(1, width // 2) for width in op.widths]
+        assert op.build(widths).outputs[0].shape[0] is None
+    keep = np.ones(graph.num_channels, bool)
+    for space in graph.spaces:
+        if space.prunable:
+            keep[space.channels[1::2]] = False
+    slim = build_whole(graph, keep)
+    assert slim.count_params() == sum(
+        term.macs(keep) for term in parameter_terms(graph)
+    )
+    meter = LatencyMeter(made_up_table(graph), graph)
+    for channel in np.flatnonzero(~keep).tolist():
+        meter.remove(channel)
+    table = made_up_table(graph)
+    assert meter.seconds == pytest.approx(table.predict(graph, keep), rel=1e-6)
+
+
+def test_selection_by_latency():
+    model = resrep_tf.models.build("resnet20")
+    graph = resrep_tf.ChannelGraph(model)
+    spaces = [s.channels for s in graph.spaces if s.prunable]
+    rng = np.random.default_rng(0)
+    norms = [rng.random(len(channels)) for channels in spaces]
+    meter = LatencyMeter(made_up_table(graph), graph)
+    chosen = select(norms, spaces, meter, 0.2)
+    assert chosen.target_met
+    assert meter.current <= 0.8 * meter.total
+    again = select(norms, spaces, LatencyMeter(made_up_table(graph), graph), 0.2)
+    for one, other in zip(chosen.masks, again.masks, strict=True):
+        np.testing.assert_array_equal(one, other)
