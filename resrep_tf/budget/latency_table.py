@@ -93,6 +93,9 @@ class LatencyTable:
         operations: The times of each operation, by its key.
         checks: Whole models that were measured to see how good the sum of their
             operations is: for each, its `measured` and `predicted` seconds.
+        coldness: How far the times are from those of an operation whose data is in
+            the caches, 0, to those of one whose data is not, 1. It is fitted to the
+            first of `checks`; the others tell how good the prediction is.
 
     Example:
 
@@ -113,6 +116,7 @@ class LatencyTable:
     overhead: float
     operations: dict[str, OperationTimes]
     checks: dict[str, dict[str, float]] = field(default_factory=dict)
+    coldness: float = 0.5
 
     def __str__(self):
         text = (

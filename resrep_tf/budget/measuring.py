@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import keras
 import numpy as np
@@ -110,31 +110,22 @@ def measure_latency(
     points = [p for plan in plans.values() for p in _points(plan)]
     overhead = _measure(points, runtime, batch_size, rounds, threads == 1, verbose)
     whole = _measure_whole(graph, runtime, batch_size, rounds)
-
-    def table(coldness: float) -> LatencyTable:
-        bundles = _fit_bundles(plans, coldness)
-        return LatencyTable(
-            model=model.name,
-            runtime=runtime.name,
-            batch_size=batch_size,
-            threads=threads,
-            input_shapes=tuple(shape[1:] for shape in graph.input_shapes),
-            machine=machine(),
-            versions=runtime.versions(),
-            overhead=overhead,
-            operations={
-                key: OperationTimes(
-                    plan.grids, _grid_times(plan, coldness), bundles[key]
-                )
-                for key, plan in plans.items()
-            },
-        )
-
-    result = table(_coldness(graph, table, whole))
+    empty = LatencyTable(
+        model=model.name,
+        runtime=runtime.name,
+        batch_size=batch_size,
+        threads=threads,
+        input_shapes=tuple(shape[1:] for shape in graph.input_shapes),
+        machine=machine(),
+        versions=runtime.versions(),
+        overhead=overhead,
+        operations={},
+    )
+    table = _filled(empty, plans, _coldness(graph, empty, plans, whole))
     for name, (keep, seconds) in whole.items():
-        predicted = result.predict(graph, keep)
-        result.checks[name] = {"measured": seconds, "predicted": predicted}
-    return result
+        predicted = table.predict(graph, keep)
+        table.checks[name] = {"measured": seconds, "predicted": predicted}
+    return table
 
 
 # === What to measure ===
@@ -281,22 +272,35 @@ def _measure_whole(
     }
 
 
+# === From points to tables ===
+
+
+def _filled(
+    table: LatencyTable, plans: dict[str, _Plan], coldness: float
+) -> LatencyTable:
+    """Returns the table with the times of all operations."""
+    bundles = _fit_bundles(plans, coldness)
+    times = {
+        key: OperationTimes(plan.grids, _grid_times(plan, coldness), bundles[key])
+        for key, plan in plans.items()
+    }
+    return replace(table, operations=times, coldness=coldness)
+
+
 def _coldness(
     graph: ChannelGraph,
-    table: Callable[[float], LatencyTable],
+    table: LatencyTable,
+    plans: dict[str, _Plan],
     whole: dict[str, tuple[np.ndarray, float]],
 ) -> float:
     """Finds where between warm and cold the sum of the operations is the model."""
     if not whole:
         return 0.5
     _, seconds = whole["all channels"]
-    warm, cold = (table(coldness).predict(graph) for coldness in (0.0, 1.0))
+    warm, cold = (_filled(table, plans, c).predict(graph) for c in (0.0, 1.0))
     if cold <= warm:
         return 0.5
     return float(np.clip((seconds - warm) / (cold - warm), 0.0, 1.0))
-
-
-# === From points to tables ===
 
 
 def _grid_times(plan: _Plan, coldness: float) -> np.ndarray:
