@@ -1,98 +1,92 @@
 """Several budgets at once: all of their targets must be met."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Protocol
+
+from resrep_tf.budget.base import Budget
+
+TARGETS = FLOPS_TARGET, PARAMS_TARGET, LATENCY_TARGET = (
+    "flops_target",
+    "params_target",
+    "latency_target",
+)
 
 
-class Budget(Protocol):
-    """What channels cost, while they are removed one after the other."""
+def check_target(target: float, argument: str = FLOPS_TARGET) -> None:
+    """Raises unless `target` is a fraction, strictly between 0 and 1.
 
-    @property
-    def total(self) -> int:
-        """The cost with every channel present."""
-        ...
+    Args:
+        target: The fraction to remove.
+        argument: The argument by which the user gave it.
+    """
+    if not 0 < target < 1:
+        raise ValueError(
+            f"`{argument}` is the fraction to remove and must be between 0 and 1, both "
+            f"excluded. Received: {argument}={target}"
+        )
 
-    @property
-    def current(self) -> int:
-        """The cost without the removed channels."""
-        ...
 
-    def cost(self, channel: int) -> int:
-        """Tells by how much `current` would fall if `channel` were removed now."""
-        ...
-
-    def remove(self, channel: int) -> None:
-        """Removes `channel`, which must be present."""
-        ...
-
-    def reset(self) -> None:
-        """Brings every removed channel back."""
-        ...
+def removed_fraction(budget: Budget) -> float:
+    """Returns the fraction of a budget that is removed now."""
+    # Python rounds the quotient of two integers correctly.
+    total = budget.total
+    return (total - budget.current) / total if total else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Goal:
     """A budget and the fraction of it to remove.
 
+    The target counts as met when the removed fraction, rounded to the nearest float,
+    reaches it, so that a target equal to a reachable fraction is met by that fraction.
+
     Attributes:
-        name: The argument that asked for it, such as `"flops_target"`.
-        budget: What channels cost.
-        target: The fraction to remove, between 0 and 1.
+        budget: Prices channels.
+        target: The fraction to remove, between 0 and 1. None for a budget that is
+            only to be counted.
+        argument: The argument by which the user gave the target, for messages.
     """
 
-    name: str
     budget: Budget
-    target: float
+    target: float | None
+    argument: str = FLOPS_TARGET
 
     def __post_init__(self):
-        if not 0 < self.target < 1:
-            raise ValueError(
-                f"`{self.name}` is the fraction to remove and must be between 0 and "
-                f"1, both excluded. Received: {self.name}={self.target}"
-            )
-        if self.budget.total <= 0:
-            raise ValueError(
-                f"`{self.name}` has nothing to be removed. "
-                f"Received: total={self.budget.total}"
-            )
+        if self.target is not None:
+            check_target(self.target, self.argument)
+            if self.budget.total <= 0:
+                raise ValueError(
+                    f"`budget` has no {self.budget.unit} to remove. "
+                    f"Received: total={self.budget.total}"
+                )
 
     @property
     def removed(self) -> float:
         """The fraction that is removed now."""
-        return (self.budget.total - self.budget.current) / self.budget.total
+        return removed_fraction(self.budget)
 
     @property
-    def enough(self) -> int:
-        """The largest cost that meets the target.
-
-        Python rounds the quotient of two integers correctly, so a target that was
-        computed from a reachable cost is met by that cost.
-        """
-        total = self.budget.total
-        needed = math.ceil(Fraction(float(self.target)) * total)
-        while (needed - 1) / total >= self.target:
-            needed -= 1
-        return total - needed
+    def met(self) -> bool:
+        """True if the target is reached."""
+        return self.target is None or self.removed >= self.target
 
 
 class CombinedBudget:
     """Budgets that are all spent by the same channels.
 
     One walk over the channels serves them all: it goes on until every budget is at
-    its own target. Some will have lost more than their target by then.
+    its own target. Some will have lost more than their target by then. Where one
+    number is asked for, as of any budget, it is that of the first.
 
     Args:
-        goals: The budgets with their targets, one at least.
+        goals: The budgets with their targets, one target at least.
 
     Example:
 
     ```python
     combined = CombinedBudget([
-        Goal("flops_target", FlopsMeter.of(graph), 0.5),
-        Goal("latency_target", LatencyMeter(table, graph), 0.4),
+        Goal(FlopsMeter.of(graph), 0.5),
+        Goal(ParametersMeter.of(graph), 0.4, "params_target"),
     ])
     for channel in order:
         if combined.met():
@@ -103,14 +97,32 @@ class CombinedBudget:
 
     def __init__(self, goals: Sequence[Goal]):
         self.goals = tuple(goals)
-        if not self.goals:
+        if all(goal.target is None for goal in self.goals):
             raise ValueError(
                 "One of `flops_target`, `params_target` and `latency_target` must be "
                 "given. Received: none of them"
             )
-        self._enough = [goal.enough for goal in self.goals]
         self._budgets = [goal.budget for goal in self.goals]
-        self._pairs = list(zip(self._budgets, self._enough, strict=True))
+        self._asked = [goal for goal in self.goals if goal.target is not None]
+
+    @property
+    def unit(self) -> str:
+        """The name of what the first budget counts."""
+        return self._budgets[0].unit
+
+    @property
+    def total(self) -> float:
+        """The first budget's cost with every channel present."""
+        return self._budgets[0].total
+
+    @property
+    def current(self) -> float:
+        """The first budget's cost without the removed channels."""
+        return self._budgets[0].current
+
+    def cost(self, channel: int) -> float:
+        """Returns by how much `current` would fall if `channel` were removed now."""
+        return self._budgets[0].cost(channel)
 
     def reset(self) -> None:
         """Brings every removed channel back."""
@@ -123,25 +135,20 @@ class CombinedBudget:
             budget.remove(channel)
 
     def met(self) -> bool:
-        """Tells whether every budget has reached its target."""
-        return all(budget.current <= enough for budget, enough in self._pairs)
+        """Returns true if every budget has reached its target."""
+        # A plain loop: selection asks behind every channel.
+        for goal in self._asked:  # noqa: SIM110
+            if not goal.met:
+                return False
+        return True
 
-    @property
-    def removed(self) -> dict[str, float]:
-        """The fraction of each budget that is removed now, by the target's name."""
-        return {goal.name: goal.removed for goal in self.goals}
-
-    def unmet(self) -> list[str]:
-        """Lists the targets that are not reached yet, by name."""
-        return [
-            goal.name
-            for goal, (budget, enough) in zip(self.goals, self._pairs, strict=True)
-            if budget.current > enough
-        ]
+    def unmet(self) -> list[Goal]:
+        """Returns the goals whose targets are not reached yet."""
+        return [goal for goal in self._asked if not goal.met]
 
     def __repr__(self):
         parts = ", ".join(
-            f"{goal.name}={goal.target} ({goal.removed:.2%} removed)"
-            for goal in self.goals
+            f"{goal.argument}={goal.target} ({goal.removed:.2%} removed)"
+            for goal in self._asked
         )
         return f"CombinedBudget({parts})"

@@ -3,7 +3,8 @@
 import numpy as np
 
 from resrep_tf.budget.latency_table import PER_SECOND, LatencyTable
-from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.spaces import Space
 
 # Bundles of channels that rounding may choose from.
 _MULTIPLES = (2, 4, 8, 16)
@@ -27,6 +28,8 @@ class LatencyMeter:
         table: The measured times.
         graph: The graph of the measured model, or of the same model wrapped.
     """
+
+    unit = "latency"
 
     def __init__(self, table: LatencyTable, graph: ChannelGraph):
         found = table.check(graph)
@@ -64,7 +67,7 @@ class LatencyMeter:
         self._current = self._total
 
     def cost(self, channel: int) -> int:
-        """Tells by how much `current` would fall if `channel` were removed now.
+        """Returns by how much `current` would fall if `channel` were removed now.
 
         It is 0 for a channel that is already removed, and negative for one without
         which the network would be slower.

@@ -172,7 +172,7 @@ def build_whole(graph: ChannelGraph, keep: np.ndarray | None = None) -> keras.Mo
         if isinstance(step, Link):
             known[id(step.target)] = known[id(step.source)]
             continue
-        values = [known[id(tensor)] for tensor in graph._sources[id(step)]]
+        values = [known[id(tensor)] for tensor in step.sources]
         if id(step.op) in gone or vanishes(step):
             outputs = [values[0]]
         else:
@@ -194,7 +194,7 @@ def operations(graph: ChannelGraph) -> list[Operation]:
     gone = {id(norm) for norm in merged.values()}
     shapes: dict[int, list[list[tuple]]] = {}
     for node, in_shapes, _ in executions(graph.function, graph.input_shapes):
-        shapes.setdefault(id(graph.calls[id(node)]), []).append(in_shapes)
+        shapes.setdefault(id(graph.calls[node.key]), []).append(in_shapes)
     found: list[Operation] = []
     taken: set[int] = set()
     free = np.ones(graph.num_channels, bool)

@@ -21,6 +21,7 @@ from resrep_tf.rules.channelwise import (
     Normalization,
     PReLU,
 )
+from resrep_tf.rules.fusion import AFFINE, MATRIX
 from resrep_tf.rules.kernels import DepthwiseConv, SeparableConv
 
 
@@ -39,6 +40,8 @@ class ParametersMeter(FlopsMeter):
     print(meter.total, meter.cost(channel))
     ```
     """
+
+    unit = "parameters"
 
     @classmethod
     def of(cls, graph: ChannelGraph, fuse_bn: bool = True) -> "ParametersMeter":
@@ -61,6 +64,8 @@ class SizeMeter(FlopsMeter):
     Weights are counted exactly. What a file holds beside them (the graph, names,
     checksums) hardly depends on the widths and goes into `constant`.
     """
+
+    unit = "bytes"
 
     @classmethod
     def of(
@@ -90,7 +95,7 @@ class SizeMeter(FlopsMeter):
 
 def parameter_terms(graph: ChannelGraph, fuse_bn: bool = True) -> list[Term]:
     """Returns the parameters of a converted model as products of widths."""
-    merged = merged_batchnorms(graph) if fuse_bn else {}
+    merged = merged_batchnorms(graph, fuse_bn)
     vanishing = {id(norm) for norm in merged.values()}
     terms = []
     for calls in graph.calls_by_op():
@@ -106,24 +111,32 @@ def parameter_terms(graph: ChannelGraph, fuse_bn: bool = True) -> list[Term]:
     return terms
 
 
-def merged_batchnorms(graph: ChannelGraph) -> dict[int, keras.Layer]:
+def merged_batchnorms(
+    graph: ChannelGraph, fuse_bn: bool = True
+) -> dict[int, keras.Layer]:
     """Returns the BatchNorm that conversion merges into each layer, by the layer's id.
 
-    The model's outputs keep their layers, so a BatchNorm that makes one stays.
+    The model's outputs keep their layers, so a BatchNorm that makes one stays, unless
+    a compactor behind it has to be merged.
     """
     found = {}
     for calls in graph.calls_by_op():
-        if not isinstance(calls[0].rule, (Kernel, DepthwiseConv)):
+        absorbed = graph.absorbable(calls)
+        if AFFINE not in absorbed:
             continue
-        after = graph.batchnorm_after(calls)
-        if after and not any(graph.is_output(call.outputs[0]) for call in after):
-            found[id(calls[0].op)] = after[0].op
+        ends = any(
+            graph.is_output(call.outputs[0])
+            for part in absorbed.values()
+            for call in part
+        )
+        if MATRIX in absorbed or (fuse_bn and not ends):
+            found[id(calls[0].op)] = absorbed[AFFINE][0].op
     return found
 
 
 def vanishes(call: Call) -> bool:
-    """Tells whether conversion merges an operation away, as it does a compactor."""
-    return getattr(call.rule, "vanishes", False)
+    """Returns true for a compactor, which conversion always merges away."""
+    return call.rule.role == MATRIX
 
 
 def _layer_terms(call: Call, with_bias: bool) -> list[tuple[int, tuple]]:

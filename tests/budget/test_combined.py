@@ -1,3 +1,5 @@
+"""Several budgets at once."""
+
 import numpy as np
 import pytest
 
@@ -14,8 +16,8 @@ def goals(flops, params):
     channels = [c for s in graph.spaces if s.prunable for c in s.channels.tolist()]
     order = np.random.default_rng(0).permutation(channels).tolist()
     return [
-        Goal("flops_target", meters[0], flops),
-        Goal("params_target", meters[1], params),
+        Goal(meters[0], flops),
+        Goal(meters[1], params, "params_target"),
     ], order
 
 
@@ -36,7 +38,15 @@ def test_walk_ends_when_the_last_target_is_met(targets):
     assert walk(together, order) == max(alone)
     assert together.met() and together.unmet() == []
     for goal in pairs:
-        assert together.removed[goal.name] == goal.removed >= goal.target
+        assert goal.removed >= goal.target
+
+
+def test_a_budget_without_a_target_is_only_counted():
+    (flops, params), order = goals(None, 0.3)
+    together = CombinedBudget([flops, params])
+    steps = walk(together, order)
+    assert steps == walk(CombinedBudget([params]), order)
+    assert together.unit == "FLOPs" and 0 < together.current < together.total
 
 
 def test_unmet_targets_are_named():
@@ -44,10 +54,10 @@ def test_unmet_targets_are_named():
     combined = CombinedBudget(pairs)
     combined.remove(order[0])
     combined.remove(order[1])
-    assert combined.unmet() == ["params_target"]
+    assert [goal.argument for goal in combined.unmet()] == ["params_target"]
     assert "params_target=0.99" in repr(combined)
     combined.reset()
-    assert combined.unmet() == ["flops_target", "params_target"]
+    assert combined.unmet() == pairs
 
 
 def test_target_that_was_computed_from_a_reachable_cost_is_met_by_it():
@@ -55,16 +65,19 @@ def test_target_that_was_computed_from_a_reachable_cost_is_met_by_it():
     for goal in pairs:
         budget = goal.budget
         budget.reset()
+        before = 0.0
         for channel in order[:3]:
             budget.remove(channel)
-            reached = (budget.total - budget.current) / budget.total
-            assert Goal(goal.name, budget, reached).enough == budget.current
+            exact = Goal(budget, goal.removed, goal.argument)
+            assert exact.met and exact.removed > before
+            assert not Goal(budget, np.nextafter(exact.removed, 1)).met
+            before = exact.removed
 
 
 def test_errors_name_the_target():
     pairs, _ = goals(0.5, 0.5)
     for target in (0, 1, -0.5, 54.5):
         with pytest.raises(ValueError, match=f"Received: latency_target={target}"):
-            Goal("latency_target", pairs[0].budget, target)
+            Goal(pairs[0].budget, target, "latency_target")
     with pytest.raises(ValueError, match="Received: none of them"):
         CombinedBudget([])
