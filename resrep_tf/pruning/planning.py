@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.budget.combined import CombinedBudget
+from resrep_tf.budget.combined import FLOPS_TARGET, CombinedBudget
 from resrep_tf.budget.goals import Goals
 from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.state import number
@@ -137,13 +137,27 @@ def plan_run(
     )
 
 
-def targets_met(pruner: Any, budget: CombinedBudget) -> bool:
+def targets_met(
+    pruner: Any, goals: Goals, budget: CombinedBudget | None = None
+) -> bool:
     """Returns whether all targets are met without the masked rows.
+
+    It goes by the model's own state, so it is the same after a restart.
 
     Args:
         pruner: A wrapped model.
-        budget: The budgets of the model's graph. They are reset first.
+        goals: The targets.
+        budget: The budgets of the model's graph, where they are at hand. They are
+            reset first.
     """
+    target = goals.flops_target
+    # Both sides rounded alike: the model's is a float32.
+    removed = np.float32(number(pruner.state.flops_removed))
+    if target is not None and removed < np.float32(target):
+        return False
+    if list(goals.targets) == [FLOPS_TARGET]:
+        return True
+    budget = budget or goals.budget(pruner.graph)
     budget.reset()
     for compactor, channels in zip(
         pruner.compactors, pruner.compactor_channels(), strict=True
@@ -151,7 +165,7 @@ def targets_met(pruner: Any, budget: CombinedBudget) -> bool:
         mask = keras.ops.convert_to_numpy(compactor.mask)
         for channel in channels[mask < 0.5].tolist():
             budget.remove(channel)
-    return budget.met()
+    return all(goal.met for goal in budget.goals if goal.argument != FLOPS_TARGET)
 
 
 def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
