@@ -17,6 +17,7 @@ from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.budget.operations import build_whole, operations
 from resrep_tf.budget.parameters import parameter_terms
 from resrep_tf.selection.selection import Constraints, select
+from support.latency import made_up_table
 from support.networks import NETWORKS
 from support.small import small_model
 
@@ -273,7 +274,13 @@ def test_measured_points_are_hit_and_bundles_fill_between_them():
     assert half.table.shape == (33,)
 
 
-@pytest.mark.parametrize("runtime", ("litert", "saved_model"))
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "litert",
+        *(pytest.param(r, marks=pytest.mark.slow) for r in ("saved_model", "keras")),
+    ],
+)
 def test_real_runtime(runtime):
     inputs = keras.Input((32, 32, 3))
     x = L.Conv2D(64, 3, padding="same", name="conv1")(inputs)
@@ -290,23 +297,6 @@ def test_real_runtime(runtime):
     assert 0 < meter.current < 0.9 * meter.total
     check = table.checks["all channels"]
     assert 0.4 < check["predicted"] / check["measured"] < 2.5
-
-
-def made_up_table(graph):
-    """A table for any model, of times that nobody measured."""
-    by_key = {}
-    for op in operations(graph):
-        by_key.setdefault(op.key, []).append(op.widths)
-    times = {}
-    for key, widths in by_key.items():
-        tops = [max(axis) for axis in zip(*widths, strict=True)]
-        grids = tuple((1, 16 * (top // 16), top) for top in tops)
-        grids = tuple(tuple(sorted({max(w, 1) for w in grid})) for grid in grids)
-        points = np.meshgrid(*grids, indexing="ij") if grids else [np.array(1)]
-        seconds = 1e-9 * np.prod(points, axis=0)
-        times[key] = OperationTimes(grids, seconds, ({16: 0.5},) * len(grids))
-    model = graph.model.name
-    return LatencyTable(model, "litert", 1, 1, ((224, 224, 3),), {}, {}, 1e-4, times)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ def flags(tmp_path_factory) -> list[str]:
         (["--targets=nothing"], "`targets` matches none"),
         (["--flops_target=0.999"], "`--flops_target`: At most"),
         (["--min_width=60"], "`--flops_target`: At most"),
+        (["--params_target=0.999"], "`--params_target`: At most"),
+        (["--latency_target=0.3"], "`--latency_target` and `latency_table` must be"),
+        (
+            ["--latency_target=0.3", "--latency_table=none.json"],
+            "`--latency_table`: The latency table cannot be read",
+        ),
     ],
 )
 def test_what_cannot_work_is_found_before_training(arguments, message, tmp_path):
