@@ -2,7 +2,7 @@
 
 From the project's root:
 
-    taskset -c 0 python benchmarks/latency.py --networks=resnet50 --runtimes=litert
+    taskset -c 0 python benchmarks/latency.py --networks resnet50 --runtimes litert
 
 Channels go by random norms, the same for all rows of a table:
 
@@ -44,7 +44,8 @@ from resrep_tf.budget.latency import LatencyMeter, preferred_multiples
 from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.budget.runtimes import runtime_for
-from resrep_tf.graph.channel_graph import ChannelGraph, Space
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.spaces import Space
 from resrep_tf.surgery.slicing import space_name
 
 NETWORKS = {
@@ -94,7 +95,7 @@ def choose(
         keep[spaces[number].index][rows] = False
         if budget.met():
             return keep
-    raise SystemExit(f"{goal.name}={goal.target} is out of reach: {budget}")
+    raise SystemExit(f"{goal.argument}={goal.target} is out of reach: {budget}")
 
 
 def choices(graph: ChannelGraph, table: LatencyTable) -> dict[str, Keep]:
@@ -103,8 +104,8 @@ def choices(graph: ChannelGraph, table: LatencyTable) -> dict[str, Keep]:
     rng = np.random.default_rng(0)
     norms = [rng.random(space.width) for space in spaces]
     ranks = [np.arange(space.width, 0, -1) / space.width for space in spaces]
-    flops = Goal("flops_target", FlopsMeter.of(graph), TARGET)
-    latency = Goal("latency_target", LatencyMeter(table, graph), TARGET)
+    flops = Goal(FlopsMeter.of(graph), TARGET)
+    latency = Goal(LatencyMeter(table, graph), TARGET, "latency_target")
     single = [1] * len(spaces)
     found = preferred_multiples(table, graph, spaces)
     fast = [found[space.index] for space in spaces]

@@ -79,7 +79,10 @@ class OperationTimes:
 
 @dataclass(frozen=True, eq=False)
 class LatencyTable:
-    """How long the operations of a model take, by their widths.
+    """The times that the operations of a model take, by their widths.
+
+    `resrep_tf.measure_latency` makes it. The sum over a model's operations estimates
+    the model's latency; `checks` has how good that estimate was for this model.
 
     Attributes:
         model: The name of the measured model.
@@ -100,9 +103,10 @@ class LatencyTable:
     Example:
 
     ```python
-    table = resrep_tf.measure_latency(model, runtime="litert", threads=1)
+    table = resrep_tf.measure_latency(model, threads=1, rounds=2, verbose=False)
     print(table)
     table.save("latency.json")
+    table = resrep_tf.LatencyTable.load("latency.json")
     ```
     """
 

@@ -102,6 +102,16 @@ def test_a_base_is_not_wrapped_more_often_than_needed(
         np.testing.assert_array_equal(a, b)
 
 
+def test_parameters_are_a_target(flags, tmp_path):
+    short = ["--base_epochs=0", "--epochs=4", "--noexport", "--params_target=0.3"]
+    printed = call(pipeline.run, *flags[:-1], *short, f"--output={tmp_path}")
+    assert "30.0% fewer parameters, about" in printed
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["flops_target"] is None
+    assert report["plan"]["params_target"] == 0.3
+    assert report["after"]["params"] <= 0.7 * report["before"]["params"]
+
+
 def test_masked_channels_that_are_left_are_named():
     pruner = resrep_tf.wrap(digits_network())
     masks = [np.ones(c.width) for c in pruner.compactors]
