@@ -8,6 +8,8 @@ if not (_pathlib.Path(__file__).parent / "models").is_dir():
     __path__.append(str(_pathlib.Path(__file__).resolve().parent.parent))
 
 from resrep_tf.baselines import ablation, criteria, minimal
+from resrep_tf.budget.latency_table import LatencyTable
+from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.convert import ConversionReport, convert
 from resrep_tf.explain import Explanation, count_flops, explain
 from resrep_tf.graph.channel_graph import ChannelGraph
@@ -32,6 +34,7 @@ __all__ = [
     "ConversionReport",
     "Distillation",
     "Explanation",
+    "LatencyTable",
     "Plan",
     "ResRepModel",
     "ShrinkReport",
@@ -44,6 +47,7 @@ __all__ = [
     "criteria",
     "explain",
     "figures",
+    "measure_latency",
     "minimal",
     "plan",
     "report_html",

@@ -6,11 +6,13 @@ afterwards, by `keep_largest` or by `resrep_tf.minimal.minimal_structure`.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import keras
 import numpy as np
 
-from resrep_tf.budget import FlopsMeter
+from resrep_tf.budget.goals import Goals
+from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.selection.selection import Constraints, check_reachable, select
 
@@ -36,7 +38,13 @@ class LassoOnly(keras.callbacks.Callback):
 
 
 def keep_largest(
-    pruner: ResRepModel, flops_target: float, min_width: int = 1, round_to: int = 1
+    pruner: ResRepModel,
+    flops_target: float | None = None,
+    min_width: int = 1,
+    round_to: int = 1,
+    params_target: float | None = None,
+    latency_target: float | None = None,
+    latency_table: LatencyTable | str | Path | None = None,
 ) -> dict[str, np.ndarray]:
     """Chooses rows by their norms, without training: the largest stay.
 
@@ -45,13 +53,17 @@ def keep_largest(
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
+        params_target: As in `ChannelSelection`.
+        latency_target: As in `ChannelSelection`.
+        latency_table: As in `ChannelSelection`.
 
     Returns:
         For each compactor's name, a boolean for each row, as `resrep_tf.convert`
         takes them.
     """
-    constraints = Constraints(flops_target, min_width, round_to)
-    spaces, budget = pruner.compactor_channels(), FlopsMeter.of(pruner.graph)
+    goals = Goals(flops_target, params_target, latency_target, latency_table)
+    constraints = Constraints(None, min_width, round_to)
+    spaces, budget = pruner.compactor_channels(), goals.budget(pruner.graph)
     check_reachable(spaces, budget, constraints)
     chosen = select(_norms(pruner), spaces, budget, constraints)
     return {

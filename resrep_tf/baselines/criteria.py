@@ -14,13 +14,15 @@ stream) has the sum of their scores.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.budget import FlopsMeter
+from resrep_tf.budget.goals import Goals
+from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
 from resrep_tf.graph.targets import (
     Targets,
@@ -213,7 +215,7 @@ def score(
 def prune_by_scores(
     model: keras.Model,
     scores: str | Criterion | Mapping[str, np.ndarray],
-    flops_target: float,
+    flops_target: float | None = None,
     targets: Targets = None,
     *,
     data: Batches | None = None,
@@ -221,8 +223,11 @@ def prune_by_scores(
     seed: int = 0,
     min_width: int = 1,
     round_to: int = 1,
+    params_target: float | None = None,
+    latency_target: float | None = None,
+    latency_table: LatencyTable | str | Path | None = None,
 ) -> keras.Model:
-    """Removes the channels of the smallest scores until the FLOPs target is met.
+    """Removes the channels of the smallest scores until all targets are met.
 
     The result has the same layers, BatchNorms included, and is to be finetuned.
 
@@ -236,6 +241,9 @@ def prune_by_scores(
         seed: As in `score`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
+        params_target: The fraction to remove of the model's parameters.
+        latency_target: As in `resrep_tf.ChannelSelection`.
+        latency_table: As in `resrep_tf.ChannelSelection`.
 
     Example:
 
@@ -245,7 +253,8 @@ def prune_by_scores(
     slim.fit(data, epochs=3)
     ```
     """
-    constraints = Constraints(flops_target, min_width, round_to)
+    goals = Goals(flops_target, params_target, latency_target, latency_table)
+    constraints = Constraints(None, min_width, round_to)
     graph, spaces = _read(model, targets)
     if not isinstance(scores, Mapping):
         loss = getattr(model, "loss", None) if loss is None else loss
@@ -257,7 +266,8 @@ def prune_by_scores(
             f"Received: scores of {list(scores)}"
         )
     channels = [space.channels for space in spaces]
-    budget = FlopsMeter.of(graph)
+    # BatchNorms stay in the result.
+    budget = goals.budget(graph, fuse_bn=False)
     check_reachable(channels, budget, constraints)
     chosen = select([scores[name] for name in names], channels, budget, constraints)
     keep = dict(zip(spaces, (mask > 0.5 for mask in chosen.masks), strict=True))
@@ -266,10 +276,13 @@ def prune_by_scores(
 
 def shrink(
     model: keras.Model,
-    flops_target: float,
+    flops_target: float | None = None,
     targets: Targets = None,
     min_width: int = 1,
     round_to: int = 1,
+    params_target: float | None = None,
+    latency_target: float | None = None,
+    latency_table: LatencyTable | str | Path | None = None,
 ) -> keras.Model:
     """Returns the same architecture, uniformly narrower, with fresh weights.
 
@@ -283,6 +296,9 @@ def shrink(
         targets: Which layers, as in `resrep_tf.wrap`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
+        params_target: As in `prune_by_scores`.
+        latency_target: As in `prune_by_scores`.
+        latency_table: As in `prune_by_scores`.
     """
     # Fresh before and after: a fresh BatchNorm leaves no constants of removed
     # channels that would need biases, and a fresh kernel has the scale that an
@@ -294,6 +310,9 @@ def shrink(
         targets,
         min_width=min_width,
         round_to=round_to,
+        params_target=params_target,
+        latency_target=latency_target,
+        latency_table=latency_table,
     )
     return reinitialise(slim)
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from resrep_tf.budget.parameters import parameter_terms
 from resrep_tf.explain.summary import PINNED, where_flops_are, without_rules
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
@@ -58,6 +59,9 @@ class Explanation:
         unknown: Operations that have no rule and pin what they touch, with the reason
             why they could not be drawn as a graph, if that was tried.
         input_shapes: The input shapes for which multiply-adds are counted.
+        params: Its parameters when it is converted, with BatchNorms merged.
+        smallest_params: The fewest that pruning internal layers can leave.
+        smallest_params_all: The fewest that pruning everything possible can leave.
     """
 
     model: str
@@ -67,6 +71,9 @@ class Explanation:
     layers: tuple[LayerExplanation, ...]
     unknown: tuple[str, ...]
     input_shapes: tuple[tuple, ...]
+    params: int
+    smallest_params: int
+    smallest_params_all: int
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain, JSON-compatible values."""
@@ -90,13 +97,17 @@ class Explanation:
             f"`{self.model}` has {self.flops:,} FLOPs (multiply-adds) for input "
             f"{shapes}."
         )
-        for flag, smallest in [
-            ("internal layers", self.smallest_flops),
-            ("targets='all'", self.smallest_flops_all),
+        for flag, smallest, params in [
+            ("internal layers", self.smallest_flops, self.smallest_params),
+            ("targets='all'", self.smallest_flops_all, self.smallest_params_all),
         ]:
             lines.append(
                 f"Smallest reachable with {flag}: {smallest:,} "
                 f"({1 - smallest / max(self.flops, 1):.1%} removed)."
+            )
+            lines.append(
+                f"  In parameters: {params:,} of {self.params:,} "
+                f"({1 - params / max(self.params, 1):.1%} removed)."
             )
         lines += textwrap.wrap(where_flops_are(self.layers), width=88)
         if self.unknown:
@@ -145,11 +156,15 @@ def explain(
                 reason=reason,
             )
         )
+    parameters = parameter_terms(graph)
     return Explanation(
         model=model.name,
         flops=total,
-        smallest_flops=_smallest(graph, internal=True),
-        smallest_flops_all=_smallest(graph, internal=False),
+        smallest_flops=_smallest(graph, graph.terms, internal=True),
+        smallest_flops_all=_smallest(graph, graph.terms, internal=False),
+        params=terms.count(parameters),
+        smallest_params=_smallest(graph, parameters, internal=True),
+        smallest_params_all=_smallest(graph, parameters, internal=False),
         layers=tuple(layers),
         unknown=without_rules(graph),
         input_shapes=tuple(graph.input_shapes),
@@ -190,15 +205,18 @@ def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, s
     return SHARED, f"with targets='all'{together}"
 
 
-def _smallest(graph: ChannelGraph, internal: bool) -> int:
+def _smallest(
+    graph: ChannelGraph, counted: Sequence[terms.Term], internal: bool
+) -> int:
+    """Returns the count with one channel left in every space that can be pruned."""
     spaces = [
         space.channels
         for space in graph.spaces
         if space.prunable and (space.internal or not internal)
     ]
     if not spaces:
-        return terms.count(graph.terms)
+        return terms.count(counted)
     keep = np.ones(graph.num_channels, bool)
     for channels in spaces:
         keep[channels[1:]] = False
-    return terms.count(graph.terms, keep)
+    return terms.count(counted, keep)

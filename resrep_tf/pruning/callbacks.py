@@ -2,13 +2,15 @@
 
 import dataclasses
 import warnings
+from pathlib import Path
 
 import keras
 import numpy as np
 
-from resrep_tf.budget import FlopsMeter
+from resrep_tf.budget.goals import Goals
+from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of
+from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of, targets_met
 from resrep_tf.pruning.state import number
 from resrep_tf.selection import selection
 from resrep_tf.selection.plan import Plan, needed_strength, rates_of_steps
@@ -17,6 +19,8 @@ from resrep_tf.selection.schedule import AUTO, Schedule
 
 class ChannelSelection(keras.callbacks.Callback):
     """Decides which channels to forget, against a global budget (Sect. 3.4).
+
+    At least one target must be given; of several, all are to be met.
 
     After the warm-up, every `interval` steps, the limit rises by `step`: that many
     compactor rows at most, those of the smallest norm in the whole network, are
@@ -42,13 +46,20 @@ class ChannelSelection(keras.callbacks.Callback):
         total_steps: The step at which training ends, counted from its very start. By
             default the number that follows from the arguments of `fit`. Give it if
             `fit` is called with fewer epochs than the run has in all.
+        params_target: The fraction to remove of the parameters that the model has
+            when it is converted, between 0 and 1.
+        latency_target: The fraction to remove of the latency that `latency_table`
+            predicts, between 0 and 1.
+        latency_table: What `resrep_tf.measure_latency` returned for the model before
+            it was wrapped, or the path of its file.
 
     The state (limit, masks) is the model's, so a saved model goes on where it was.
     Logs gain `flops_removed`, that of the model without its masked channels, and
     `forgotten`, the share of masked rows below `epsilon`.
 
     Attributes:
-        constraints: The target and the allowed widths.
+        goals: The targets.
+        constraints: The allowed widths.
         schedule: The constants in use; `"auto"` has changed them when training begins.
         plan: What is to be expected of the run, when training has begun.
 
@@ -67,7 +78,7 @@ class ChannelSelection(keras.callbacks.Callback):
 
     def __init__(
         self,
-        flops_target: float,
+        flops_target: float | None = None,
         warmup_steps: int | None = None,
         interval: int = Schedule.interval,
         step: int = Schedule.step,
@@ -76,9 +87,13 @@ class ChannelSelection(keras.callbacks.Callback):
         epsilon: float = Schedule.epsilon,
         schedule: str = Schedule.kind,
         total_steps: int | None = None,
+        params_target: float | None = None,
+        latency_target: float | None = None,
+        latency_table: LatencyTable | str | Path | None = None,
     ):
         super().__init__()
-        self.constraints = selection.Constraints(flops_target, min_width, round_to)
+        self.goals = Goals(flops_target, params_target, latency_target, latency_table)
+        self.constraints = selection.Constraints(None, min_width, round_to)
         self._given = self.schedule = Schedule(
             kind=schedule,
             warmup_steps=warmup_steps,
@@ -98,7 +113,8 @@ class ChannelSelection(keras.callbacks.Callback):
                 f"Received: model={self.model!r}"
             )
         self._spaces = self.model.compactor_channels()
-        self._budget = FlopsMeter.of(self.model.graph)
+        self._budget = self.goals.budget(self.model.graph)
+        self._seen: tuple | None = None
         selection.check_reachable(self._spaces, self._budget, self.constraints)
         self.model.state.epsilon.assign(self._given.epsilon)
         self.plan = None
@@ -115,6 +131,7 @@ class ChannelSelection(keras.callbacks.Callback):
         self.schedule = dataclasses.replace(self._given, warmup_steps=warmup)
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._seen = None
         if self.plan is not None:
             return
         if not self.schedule.auto and self.model.compactor_momentum is None:
@@ -132,7 +149,7 @@ class ChannelSelection(keras.callbacks.Callback):
         schedule = schedule_of(self.model, self.schedule)
         self._rates = rates_of_steps(rate_of(self.model.leading_optimizer), total_steps)
         self.plan = plan_run(
-            self.model, self.constraints, schedule, total_steps, self._rates
+            self.model, self.goals, self.constraints, schedule, total_steps, self._rates
         )
         if self.schedule.auto:
             self.schedule = dataclasses.replace(
@@ -163,11 +180,15 @@ class ChannelSelection(keras.callbacks.Callback):
 
     def _is_settled(self) -> bool:
         """Returns whether masks do not change any more."""
-        # Both sides rounded alike: the model's is a float32.
-        removed = np.float32(number(self.model.state.flops_removed))
-        return self.schedule.auto and bool(
-            removed >= np.float32(self.constraints.target)
-        )
+        if not self.schedule.auto:
+            return False
+        # To read all masks at every step would be slow; they change with these two.
+        state = self.model.state
+        seen = number(state.flops_removed), number(state.selection_limit)
+        if seen != self._seen:
+            self._seen = seen
+            self._met = targets_met(self.model, self.goals, self._budget)
+        return self._met
 
     def on_epoch_end(self, epoch, logs=None):
         # Up to date also if the last batch was followed by a selection.

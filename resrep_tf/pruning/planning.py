@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.budget import FlopsMeter
+from resrep_tf.budget.combined import FLOPS_TARGET, CombinedBudget
+from resrep_tf.budget.goals import Goals
+from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.state import number
 from resrep_tf.selection.plan import Plan, make_plan
 from resrep_tf.selection.schedule import Schedule
@@ -17,8 +20,8 @@ from resrep_tf.selection.selection import Constraints, rows_for_target
 
 def plan(
     pruner: Any,
-    flops_target: float,
-    total_steps: int,
+    flops_target: float | None = None,
+    total_steps: int | None = None,
     *,
     learning_rate: float | Callable[[int], float] | None = None,
     warmup_steps: int | None = None,
@@ -32,6 +35,9 @@ def plan(
     round_to: int = 1,
     epsilon: float = Schedule.epsilon,
     schedule: str = Schedule.kind,
+    params_target: float | None = None,
+    latency_target: float | None = None,
+    latency_table: LatencyTable | str | Path | None = None,
 ) -> Plan:
     """Says when a run reaches its target and when the last channel is forgotten.
 
@@ -42,7 +48,8 @@ def plan(
         pruner: A wrapped model. Where it is compiled, the learning rate, the
             compactors' momentum, the Lasso's strength and `snap` are taken from it
             unless given.
-        flops_target: The fraction of FLOPs to remove.
+        flops_target: The fraction of FLOPs to remove. One target must be given at
+            least; of several, all are to be met.
         total_steps: The number of optimizer steps in the run. (With gradient
             accumulation a step takes several batches.)
         learning_rate: A number, or a function of the step such as a Keras schedule.
@@ -61,6 +68,9 @@ def plan(
         epsilon: Below this norm a row counts as forgotten.
         schedule: `"auto"` keeps these constants if they fit the run and derives ones
             that do otherwise; `"paper"` only tells whether they fit.
+        params_target: As in `ChannelSelection`.
+        latency_target: As in `ChannelSelection`.
+        latency_table: As in `ChannelSelection`.
 
     Returns:
         A `Plan`; print it, or hand its constants to `ChannelSelection`.
@@ -74,7 +84,10 @@ def plan(
     print(plan)
     ```
     """
-    constraints = Constraints(flops_target, min_width, round_to)
+    goals = Goals(flops_target, params_target, latency_target, latency_table)
+    if total_steps is None:
+        raise ValueError("`total_steps` must be given. Received: total_steps=None")
+    constraints = Constraints(None, min_width, round_to)
     constants = Schedule(
         kind=schedule,
         warmup_steps=warmup_steps,
@@ -87,11 +100,12 @@ def plan(
     )
     warmup = constants.warmup(total_steps, steps_per_epoch)
     constants = dataclasses.replace(constants, warmup_steps=warmup)
-    return plan_run(pruner, constraints, constants, total_steps, learning_rate)
+    return plan_run(pruner, goals, constraints, constants, total_steps, learning_rate)
 
 
 def plan_run(
     pruner: Any,
+    goals: Goals,
     constraints: Constraints,
     schedule: Schedule,
     total_steps: int,
@@ -101,7 +115,7 @@ def plan_run(
     rows, row_norm = rows_for_target(
         pruner.norms_at_start(),
         pruner.compactor_channels(),
-        FlopsMeter.of(pruner.graph),
+        goals.budget(pruner.graph),
         constraints,
     )
     if learning_rate is None:
@@ -112,8 +126,46 @@ def plan_run(
             )
         learning_rate = rate_of(pruner.leading_optimizer)
     return make_plan(
-        rows, total_steps, learning_rate, constraints.target, schedule, row_norm
+        rows,
+        total_steps,
+        learning_rate,
+        goals.flops_target,
+        schedule,
+        row_norm,
+        params_target=goals.params_target,
+        latency_target=goals.latency_target,
     )
+
+
+def targets_met(
+    pruner: Any, goals: Goals, budget: CombinedBudget | None = None
+) -> bool:
+    """Returns whether all targets are met without the masked rows.
+
+    It goes by the model's own state, so it is the same after a restart.
+
+    Args:
+        pruner: A wrapped model.
+        goals: The targets.
+        budget: The budgets of the model's graph, where they are at hand. They are
+            reset first.
+    """
+    target = goals.flops_target
+    # Both sides rounded alike: the model's is a float32.
+    removed = np.float32(number(pruner.state.flops_removed))
+    if target is not None and removed < np.float32(target):
+        return False
+    if list(goals.targets) == [FLOPS_TARGET]:
+        return True
+    budget = budget or goals.budget(pruner.graph)
+    budget.reset()
+    for compactor, channels in zip(
+        pruner.compactors, pruner.compactor_channels(), strict=True
+    ):
+        mask = keras.ops.convert_to_numpy(compactor.mask)
+        for channel in channels[mask < 0.5].tolist():
+            budget.remove(channel)
+    return all(goal.met for goal in budget.goals if goal.argument != FLOPS_TARGET)
 
 
 def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:

@@ -79,9 +79,11 @@ def sections(
 def _subtitle(report: Mapping[str, Any]) -> str:
     removed = report["conversion"]["flops_removed"]
     method = report.get("method", "resrep").replace("resrep", "ResRep")
+    target = report["flops_target"]
+    asked = "" if target is None else f", {target:.1%} asked for"
     return (
-        f"Method: {method}. {removed:.1%} of the FLOPs removed, "
-        f"{report['flops_target']:.1%} asked for. FLOPs are multiply-adds."
+        f"Method: {method}. {removed:.1%} of the FLOPs removed{asked}. FLOPs are "
+        "multiply-adds."
     )
 
 

@@ -26,9 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from resrep_tf.budget.combined import (
+    FLOPS_TARGET,
+    LATENCY_TARGET,
+    PARAMS_TARGET,
+    check_target,
+)
 from resrep_tf.selection.checks import check_not_negative, check_positive_integer
 from resrep_tf.selection.schedule import Schedule
-from resrep_tf.selection.selection import check_target
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
 # early leaves the rest of the run, at a high learning rate, to make up for it; on runs
@@ -59,7 +64,7 @@ class Plan:
         total_steps: Length of the run.
         warmup_steps, interval, step, masked_strength, momentum, snap: The constants,
             as they were given or derived; see `resrep_tf.selection.schedule.Schedule`.
-        flops_target: Fraction of the FLOPs to remove.
+        flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
         rows_to_mask: Number of rows that the target takes, estimated.
         row_norm: The largest norm that a row has when it is masked, by the norms
             before training. At a high rate rows may grow; `"auto"` makes up for it.
@@ -71,6 +76,8 @@ class Plan:
             row is taken to be at rest and of norm `row_norm` when it is masked.
         fits: Whether the run forgets every masked row in time.
         advice: Why the run does not fit, and what would. Empty if it does.
+        params_target: Fraction of the parameters to remove.
+        latency_target: Fraction of the latency to remove.
     """
 
     total_steps: int
@@ -80,7 +87,7 @@ class Plan:
     masked_strength: float
     momentum: float
     snap: bool
-    flops_target: float
+    flops_target: float | None
     rows_to_mask: int
     row_norm: float
     selections: int
@@ -88,6 +95,8 @@ class Plan:
     forgotten_at: int | None
     fits: bool
     advice: str
+    params_target: float | None = None
+    latency_target: float | None = None
 
     @property
     def forgotten_by(self) -> int:
@@ -99,6 +108,14 @@ class Plan:
         """Returns the fields as plain, JSON-compatible values."""
         return dataclasses.asdict(self)
 
+    def _targets(self) -> list[str]:
+        asked = {
+            "fewer FLOPs": self.flops_target,
+            "fewer parameters": self.params_target,
+            "less latency": self.latency_target,
+        }
+        return [f"{t:.1%} {what}" for what, t in asked.items() if t is not None]
+
     def __str__(self):
         def when(step: int | None) -> str:
             if step is None:
@@ -107,9 +124,8 @@ class Plan:
 
         lines = {
             "run": f"{self.total_steps:,} steps",
-            "target": f"{self.flops_target:.1%} fewer FLOPs, "
-            f"about {self.rows_to_mask:,} rows to mask, of norm {self.row_norm:.3g} "
-            "at most",
+            "target": f"{', '.join(self._targets())}, about {self.rows_to_mask:,} rows "
+            f"to mask, of norm {self.row_norm:.3g} at most",
             "selection": f"from step {self.warmup_steps:,}, {self.step:,} more rows "
             f"every {self.interval:,} steps, {self.selections:,} times",
             "forgetting": f"strength on masked rows {self.masked_strength:g}, momentum "
@@ -129,13 +145,13 @@ class _Task:
         rows: Number of rows to mask.
         row_norm: Largest norm that a row has when it is masked.
         rates: The learning rate of every step.
-        flops_target: Fraction of the FLOPs to remove.
+        targets: The fractions to remove, by argument; None for those not asked for.
     """
 
     rows: int
     row_norm: float
     rates: np.ndarray
-    flops_target: float
+    targets: dict[str, float | None]
 
     @property
     def total_steps(self) -> int:
@@ -146,9 +162,11 @@ def make_plan(
     rows_to_mask: int,
     total_steps: int,
     learning_rate: float | Callable[[int], float] | np.ndarray,
-    flops_target: float,
+    flops_target: float | None,
     schedule: Schedule,
     row_norm: float = 1.0,
+    params_target: float | None = None,
+    latency_target: float | None = None,
 ) -> Plan:
     """Predicts when a run reaches its target and when the last row is forgotten.
 
@@ -159,12 +177,14 @@ def make_plan(
         learning_rate: A constant, one value for each step, or a function of the step,
             such as a Keras schedule. A function is called for at most 512 steps and
             interpolated in between.
-        flops_target: Fraction of the FLOPs to remove.
+        flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
         schedule: The constants. If they fit the run they are taken as they are. If
             not, kind `"auto"` derives warm-up, interval, step and masked strength
             from the run, keeping those given values that suit it.
         row_norm: Largest norm that a row may have when it is masked. Compactors start
             as the identity, whose rows have norm 1.
+        params_target: Fraction of the parameters to remove.
+        latency_target: Fraction of the latency to remove.
 
     Returns:
         The plan. If it does not fit, its `advice` says why and what would.
@@ -172,12 +192,20 @@ def make_plan(
     check_positive_integer("rows_to_mask", rows_to_mask)
     check_positive_integer("total_steps", total_steps)
     check_not_negative("row_norm", row_norm)
-    check_target(flops_target)
+    targets = {
+        FLOPS_TARGET: flops_target,
+        PARAMS_TARGET: params_target,
+        LATENCY_TARGET: latency_target,
+    }
+    targets = {n: None if t is None else float(t) for n, t in targets.items()}
+    for argument, target in targets.items():
+        if target is not None:
+            check_target(target, argument)
     task = _Task(
         rows=int(rows_to_mask),
         row_norm=float(row_norm),
         rates=rates_of_steps(learning_rate, int(total_steps)),
-        flops_target=float(flops_target),
+        targets=targets,
     )
     plan = _predict(task, schedule)
     if plan.fits:
@@ -204,7 +232,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
         masked_strength=float(schedule.strength),
         momentum=float(schedule.momentum),
         snap=bool(schedule.snap),
-        flops_target=task.flops_target,
+        **task.targets,
         rows_to_mask=task.rows,
         row_norm=task.row_norm,
         selections=math.ceil(task.rows / schedule.step),

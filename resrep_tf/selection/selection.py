@@ -12,21 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from resrep_tf.budget import Budget
+from resrep_tf.budget.combined import (
+    FLOPS_TARGET,
+    CombinedBudget,
+    Goal,
+    check_target,
+    removed_fraction,
+)
 from resrep_tf.selection.checks import check_positive_integer
-
-
-def check_target(target: float, argument: str = "flops_target") -> None:
-    """Raises unless `target` is a fraction, strictly between 0 and 1.
-
-    Args:
-        target: The fraction to remove.
-        argument: The argument by which the user gave it.
-    """
-    if not 0 < target < 1:
-        raise ValueError(
-            f"`{argument}` is the fraction to remove and must be between 0 and 1, both "
-            f"excluded. Received: {argument}={target}"
-        )
 
 
 @dataclass(frozen=True)
@@ -34,24 +27,30 @@ class Constraints:
     """The fraction that a selection must remove, and the widths that it must leave.
 
     Attributes:
-        target: Fraction of the budget to remove, between 0 and 1. It counts as met
-            when the removed fraction, rounded to the nearest float, reaches it, so
-            that a target equal to a reachable fraction is met by that fraction.
+        target: Fraction of the budget to remove, between 0 and 1. None for a
+            `CombinedBudget`, which has targets of its own.
         min_width: Smallest number of rows to keep in every space.
         round_to: Pruned spaces end at a multiple of this width, at least `min_width`.
             A space that is no wider than the smallest such multiple is not pruned.
         argument: The argument by which the user gave the target, for messages.
     """
 
-    target: float
+    target: float | None = None
     min_width: int = 1
     round_to: int = 1
-    argument: str = "flops_target"
+    argument: str = FLOPS_TARGET
 
     def __post_init__(self):
-        check_target(self.target, self.argument)
+        if self.target is not None:
+            check_target(self.target, self.argument)
         check_positive_integer("min_width", self.min_width)
         check_positive_integer("round_to", self.round_to)
+
+    def goals(self, budget: Budget) -> CombinedBudget:
+        """Returns a budget together with what is to be removed of it."""
+        if isinstance(budget, CombinedBudget):
+            return budget
+        return CombinedBudget([Goal(budget, self.target, self.argument)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,11 +60,12 @@ class Selection:
     Attributes:
         masks: One float32 array for each compactor, 1 for rows to keep and 0 for
             rows to forget.
-        removed: Fraction of the budget that goes with the masked rows.
+        removed: Fraction of the budget that goes with the masked rows; of the first
+            one, if there are several.
         masked: Number of masked rows over all compactors.
-        target_met: Whether `removed` has reached the target. If not, the limit or the
-            smallest allowed widths stopped the selection.
-        unit: The name of what the budget counts.
+        target_met: Whether all targets are reached. If not, the limit or the smallest
+            allowed widths stopped the selection.
+        unit: The name of what that budget counts.
     """
 
     masks: tuple[np.ndarray, ...]
@@ -94,7 +94,7 @@ def select(
     constraints: Constraints,
     limit: int | None = None,
 ) -> Selection:
-    """Masks the rows of smallest norm until the target or the limit is reached.
+    """Masks the rows of smallest norm until all targets or the limit are reached.
 
     All rows of all compactors compete in one ascending order; equal norms go by
     compactor, then by row. Rows that would make their space narrower than allowed are
@@ -110,7 +110,8 @@ def select(
     Args:
         norms: For each compactor, the norms of its rows.
         spaces: For each compactor, the channel ids of its rows, in the same order.
-        budget: Prices channels. It is reset first, and left at the selected widths.
+        budget: Prices channels; a `CombinedBudget` for several targets. It is reset
+            first, and left at the selected widths.
         constraints: The target and the allowed widths.
         limit: Largest number of rows to mask. Unlimited by default.
 
@@ -122,12 +123,9 @@ def select(
     norms = _check_norms(norms, spaces)
     channels = _as_lists(spaces)
     masked_rows: list[list[int]] = [[] for _ in spaces]
-    budget.reset()
-    if budget.total <= 0:
-        raise ValueError(
-            f"`budget` has no {budget.unit} to remove. Received: total={budget.total}"
-        )
-    masked, removed = 0, 0.0
+    goals = constraints.goals(budget)
+    goals.reset()
+    masked, met = 0, False
     for space, rows in _bundles(norms, constraints.min_width, constraints.round_to):
         if limit is not None and masked + len(rows) > limit:
             break
@@ -135,17 +133,17 @@ def select(
             budget.remove(channels[space][row])
         masked_rows[space] += rows
         masked += len(rows)
-        removed = _removed_fraction(budget)
-        if removed >= constraints.target:
+        met = goals.met()
+        if met:
             break
     masks = tuple(np.ones(row_norms.size, np.float32) for row_norms in norms)
     for mask, rows in zip(masks, masked_rows, strict=True):
         mask[rows] = 0
     return Selection(
         masks=masks,
-        removed=removed,
+        removed=goals.goals[0].removed,
         masked=masked,
-        target_met=removed >= constraints.target,
+        target_met=met,
         unit=budget.unit,
     )
 
@@ -178,21 +176,22 @@ def largest_reduction(
     for space, rows in _bundles(norms, min_width, round_to):
         for row in rows:
             budget.remove(channels[space][row])
-    return _removed_fraction(budget)
+    return removed_fraction(budget)
 
 
 def check_reachable(
     spaces: Sequence[np.ndarray], budget: Budget, constraints: Constraints
 ) -> None:
-    """Raises if not even the narrowest model meets the target."""
+    """Raises if not even the narrowest model meets all targets."""
     min_width, round_to = constraints.min_width, constraints.round_to
-    largest = largest_reduction(spaces, budget, min_width, round_to)
-    if constraints.target > largest:
+    goals = constraints.goals(budget)
+    largest_reduction(spaces, goals, min_width, round_to)
+    for goal in goals.unmet():
         raise ValueError(
-            f"At most {largest:.1%} of the {budget.unit} can be removed with these "
-            f"target layers, `min_width={min_width}` and `round_to={round_to}`. Lower "
-            f"`{constraints.argument}`, or wrap more layers (`targets='all'`). "
-            f"Received: {constraints.argument}={constraints.target}"
+            f"At most {goal.removed:.1%} of the {goal.budget.unit} can be removed with "
+            f"these target layers, `min_width={min_width}` and `round_to={round_to}`. "
+            f"Lower `{goal.argument}`, or wrap more layers (`targets='all'`). "
+            f"Received: {goal.argument}={goal.target}"
         )
 
 
@@ -254,12 +253,6 @@ def _bundles(
 def _as_lists(spaces: Sequence[np.ndarray]) -> list[list[int]]:
     """Returns the channel ids as plain integers, with which a walk is fastest."""
     return [np.asarray(channels).tolist() for channels in spaces]
-
-
-def _removed_fraction(budget: Budget) -> float:
-    # Python rounds the quotient of two integers correctly.
-    total = budget.total
-    return (total - budget.current) / total if total else 0.0
 
 
 def _check_norms(

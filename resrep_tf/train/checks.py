@@ -1,9 +1,13 @@
 """Checks of flags that must fit together, before anything is loaded."""
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from resrep_tf.budget.combined import FLOPS_TARGET, TARGETS
+from resrep_tf.budget.goals import Goals
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.selection.selection import Constraints
@@ -12,10 +16,34 @@ if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
 
 
+def goals(settings: "Settings") -> Goals:
+    """Returns the targets of a run."""
+    return Goals(
+        settings.flops_target,
+        settings.params_target,
+        settings.latency_target,
+        settings.latency_table,
+    )
+
+
+@contextlib.contextmanager
+def blame_targets() -> Iterator[None]:
+    """Turns an error about a target, or about its table, into one of that flag."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        flags = [t for t in TARGETS if f"`{t}`" in text or f"Received: {t}=" in text]
+        table = "latency_table" if "latency" in text else FLOPS_TARGET
+        with blame(flags[0] if flags else table):
+            raise
+
+
 def check(settings: "Settings") -> None:
     """Raises a `CommandError` if a run with these settings cannot work."""
-    with blame("flops_target"):
-        Constraints(settings.flops_target, settings.min_width, settings.round_to)
+    with blame_targets():
+        goals(settings)
+        Constraints(None, settings.min_width, settings.round_to)
     _check_rates(settings)
     if settings.shrink and not (settings.reset and settings.compactor != "filters"):
         raise CommandError(

@@ -68,6 +68,12 @@ def dataset(values: Values) -> str:
     return "digits" if arch is None else architectures.published_for(arch)
 
 
+def flops_target(values: Values) -> float | None:
+    """Returns half of the FLOPs, unless something else is to be removed."""
+    others = (values["params_target"], values["latency_target"])
+    return 0.5 if others == (None, None) else None
+
+
 def targets(values: Values) -> str:
     """Returns `paper` where it is known which layers the paper prunes."""
     known = architectures.kind(values["arch"]) == "package"

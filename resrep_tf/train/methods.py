@@ -1,7 +1,7 @@
 """The methods that `--method` names: ResRep, and those it is compared with.
 
 Each trains on the same data, in the same order, for the same number of epochs, and
-meets the same FLOPs target on the same channel graph.
+meets the same targets on the same channel graph.
 """
 
 import abc
@@ -23,11 +23,12 @@ from resrep_tf.cli.errors import blame
 from resrep_tf.convert import UnfinishedWarning
 from resrep_tf.convert.report import LayerChange
 from resrep_tf.evaluate import accuracy
+from resrep_tf.pruning.planning import targets_met
 from resrep_tf.pruning.rows import unforgotten
-from resrep_tf.pruning.state import number
 from resrep_tf.surgery.fuse import fused
 from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer
+from resrep_tf.train.checks import blame_targets, goals
 from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
 from resrep_tf.train.settings import BASE_TEACHER, MINIMAL, Settings
 from resrep_tf.train.snapshots import Snapshots
@@ -119,6 +120,16 @@ class Method(abc.ABC):
             self.trainer.compile(model, optimizer, **lesson)
         return model
 
+    def _asked(self) -> dict[str, Any]:
+        """Returns the fractions to remove, as arguments."""
+        settings = self.settings
+        return {
+            "flops_target": settings.flops_target,
+            "params_target": settings.params_target,
+            "latency_target": settings.latency_target,
+            "latency_table": settings.latency_table,
+        }
+
     def _targets(self) -> Any:
         settings = self.settings
         if settings.targets == "paper":
@@ -164,8 +175,7 @@ class ResRep(Method):
 
     def _forgotten(self, pruner: keras.Model) -> bool:
         """Returns whether the target is met and all masked rows are forgotten."""
-        removed = np.float32(number(pruner.state.flops_removed))
-        if removed < np.float32(self.settings.flops_target):
+        if not targets_met(pruner, goals(self.settings)):
             return False
         return not unforgotten(pruner, self.settings.epsilon)
 
@@ -193,7 +203,7 @@ class ResRep(Method):
         if not settings.reset:
             return Ready(pruner, (ablation.LassoOnly(), *self._snapshots()))
         callback = _PlannedSelection(
-            settings.flops_target, total_steps=self._total_steps, **self._selection()
+            total_steps=self._total_steps, **self._asked(), **self._selection()
         )
         return Ready(pruner, (callback, *self._snapshots()), plan)
 
@@ -220,11 +230,11 @@ class ResRep(Method):
 
     def _plan(self, pruner: resrep_tf.ResRepModel) -> resrep_tf.Plan:
         """Returns what is to be expected; raises if the target is out of reach."""
-        with blame("flops_target"):
+        with blame_targets():
             return resrep_tf.plan(
                 pruner,
-                self.settings.flops_target,
-                self._total_steps,
+                total_steps=self._total_steps,
+                **self._asked(),
                 **self._selection(),
             )
 
@@ -308,7 +318,10 @@ class ResRep(Method):
             print(structure)
             return structure.keep
         return ablation.keep_largest(
-            pruner, settings.flops_target, settings.min_width, settings.round_to
+            pruner,
+            min_width=settings.min_width,
+            round_to=settings.round_to,
+            **self._asked(),
         )
 
 
@@ -379,17 +392,17 @@ class OneShot(Method):
             "targets": self._targets(),
             "min_width": settings.min_width,
             "round_to": settings.round_to,
+            **self._asked(),
         }
         with blame("method"):
             if settings.method == "finetune":
                 return copy(base)
             if settings.method == "shrink":
-                return criteria.shrink(base, settings.flops_target, **constraints)
+                return criteria.shrink(base, **constraints)
             losses = accuracy.compile_arguments(base, self.trainer.data.classes)
             return criteria.prune_by_scores(
                 base,
                 settings.method,
-                settings.flops_target,
                 data=self.trainer.same_batches(BATCHES),
                 loss=losses["loss"],
                 seed=settings.seed,

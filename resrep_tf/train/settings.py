@@ -62,10 +62,23 @@ class Settings:
 
     # === What to remove ===
 
-    flops_target: float = flag(
-        0.5,
-        "The fraction of FLOPs (multiply-adds) to REMOVE.",
+    flops_target: float | None = flag(
+        None,
+        "The fraction of FLOPs (multiply-adds) to REMOVE. By default 0.5, unless "
+        "another target is given. Of several targets, all are met.",
         group="What to remove",
+        fill=defaults.flops_target,
+    )
+    params_target: float | None = flag(
+        None, "The fraction of the converted model's parameters to REMOVE."
+    )
+    latency_target: float | None = flag(
+        None, "The fraction of latency to REMOVE, as --latency_table predicts it."
+    )
+    latency_table: str | None = flag(
+        None,
+        "The file of a table that resrep_tf.measure_latency made for the network.",
+        clean=common_flags.absolute,
     )
     method: str = flag(
         "resrep",

@@ -6,6 +6,7 @@ import pytest
 
 import resrep_tf
 from resrep_tf.baselines import ablation
+from resrep_tf.budget.parameters import ParametersMeter
 from support.trainings import (
     fit_toy,
     no_objective,
@@ -74,3 +75,10 @@ def test_quadratic_sums_are_those_of_the_structure():
     assert ablation.quadratic_sums(pruner, keep) == (5 * 4 + 6, 3 * 4)
     keep = {"conv1": np.arange(8) < 5, "conv2": np.arange(6) < 1}
     assert ablation.quadratic_sums(pruner, keep) == (5 * 4 + 1, 3 * 4 + 5)
+
+
+def test_rows_are_chosen_by_their_parameters_too():
+    pruner = resrep_tf.wrap(toy_model())
+    whole = ParametersMeter.of(pruner.graph).total
+    keep = ablation.keep_largest(pruner, params_target=0.4)
+    assert resrep_tf.convert(pruner, keep=keep).count_params() <= 0.6 * whole

@@ -327,3 +327,21 @@ def test_errors_name_what_was_received(arguments, message):
         criteria.prune_by_scores(
             batchnorm_model(), **{"flops_target": 0.5, **arguments}
         )
+
+
+@pytest.mark.parametrize(
+    "prune", [lambda m, **t: criteria.prune_by_scores(m, "l2", **t), criteria.shrink]
+)
+def test_parameters_are_a_budget_too(prune):
+    model = batchnorm_model(12)
+    before = model.count_params()
+    # Just enough goes: a channel more would be possible, one less would not do.
+    slim = prune(model, params_target=0.3)
+    assert 0.5 * before < slim.count_params() <= 0.7 * before
+    both = prune(model, flops_target=0.1, params_target=0.3)
+    assert both.count_params() <= 0.7 * before
+    assert resrep_tf.count_flops(both) <= 0.9 * resrep_tf.count_flops(model)
+    with pytest.raises(ValueError, match=r"At most .* parameters.*params_target=0.99"):
+        prune(model, params_target=0.99)
+    with pytest.raises(ValueError, match="Received: none of them"):
+        prune(model)

@@ -32,11 +32,11 @@ def test_every_layer_with_a_kernel_is_listed():
     assert sum(layer.share for layer in layers.values()) == pytest.approx(1)
 
 
-def test_smallest_flops_are_those_of_the_narrowest_models():
+def test_smallest_counts_are_those_of_the_narrowest_models():
     explanation = resrep_tf.explain(small_model())
-    for targets, smallest in [
-        (None, explanation.smallest_flops),
-        ("all", explanation.smallest_flops_all),
+    for targets, smallest, params in [
+        (None, explanation.smallest_flops, explanation.smallest_params),
+        ("all", explanation.smallest_flops_all, explanation.smallest_params_all),
     ]:
         pruner = resrep_tf.wrap(small_model(), targets)
         keep = {
@@ -45,6 +45,7 @@ def test_smallest_flops_are_those_of_the_narrowest_models():
         }
         slim = resrep_tf.convert(pruner, keep=keep)
         assert resrep_tf.count_flops(slim) == smallest
+        assert slim.count_params() == params
     assert explanation.smallest_flops_all < explanation.smallest_flops
     assert explanation.flops == resrep_tf.count_flops(small_model())
 

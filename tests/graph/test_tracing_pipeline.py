@@ -96,9 +96,7 @@ def pruned(model, **wrapping):
     return pruner, resrep_tf.convert(pruner)
 
 
-@pytest.mark.parametrize(
-    "targets", [None, pytest.param("all", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("targets", [None, pytest.param("all", marks=pytest.mark.slow)])
 def test_it_trains_converts_and_exports_as_its_functional_twin(
     model, targets, tmp_path
 ):

@@ -11,7 +11,10 @@ from keras.optimizers import SGD
 
 import resrep_tf
 from resrep_tf import ChannelSelection
+from resrep_tf.pruning.planning import targets_met
 from support.checks import randomise
+from support.latency import made_up_table
+from support.small import small_model
 from support.trainings import (
     CE,
     GRAPH,
@@ -240,11 +243,88 @@ def test_forgotten_rises_to_one():
     assert {"loss", "flops_removed", "forgotten"} == set(history)
 
 
+@pytest.mark.parametrize("budget", ["params", "latency", "all"])
+@pytest.mark.parametrize("schedule", ["auto", "paper"])
+def test_selection_stops_when_all_targets_are_met(budget, schedule):
+    pruner = pruner_of(snap=True)
+    selection = ChannelSelection(
+        **goals_of(pruner, budget),
+        warmup_steps=1,
+        interval=1,
+        step=1,
+        schedule=schedule,
+    )
+    history = fit_selecting(pruner, selection, batches=40)
+    combined = selection.goals.budget(pruner.graph)
+    removed = []
+    for compactor, channels in zip(
+        pruner.compactors, pruner.compactor_channels(), strict=True
+    ):
+        removed += channels[np.asarray(compactor.mask) < 0.5].tolist()
+    for channel in removed:
+        combined.remove(channel)
+    assert combined.met()
+    assert targets_met(pruner, selection.goals)
+    # The log is about FLOPs whatever the targets.
+    flops = combined.goals[0]
+    assert flops.argument == "flops_target"
+    assert history["flops_removed"][-1] == pytest.approx(flops.removed, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "must be given. Received: none of them"),
+        ({"params_target": 1.5}, "`params_target` is the fraction.*params_target=1.5"),
+        ({"latency_target": 0.5}, "`latency_target` and `latency_table` must be"),
+        (
+            {"latency_target": 0.5, "latency_table": "nowhere.json"},
+            "cannot be read.*Received: path=nowhere.json",
+        ),
+    ],
+)
+def test_targets_that_cannot_be_are_refused_at_once(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ChannelSelection(**arguments)
+
+
+def test_targets_that_the_model_cannot_meet_are_refused_before_training():
+    pruner = pruner_of()
+    with pytest.raises(ValueError, match=r"At most .* of the parameters.*=0.999"):
+        fit_selecting(pruner, ChannelSelection(0.1, params_target=0.999), batches=1)
+    table = made_up_table(pruner.graph, overhead=1e-9)
+    with pytest.raises(ValueError, match=r"At most .* of the latency.*=0.999"):
+        selection = ChannelSelection(latency_target=0.999, latency_table=table)
+        fit_selecting(pruner, selection, batches=1)
+    other = made_up_table(resrep_tf.ChannelGraph(small_model()))
+    with pytest.raises(ValueError, match="`latency_table` was measured for another"):
+        selection = ChannelSelection(latency_target=0.1, latency_table=other)
+        fit_selecting(pruner, selection, batches=1)
+
+
 # === Restarts ===
 
 
-def train_epochs(pruner, epochs, *callbacks, initial_epoch=0, **selecting):
-    selection = ChannelSelection(0.6, **selecting)
+def goals_of(pruner, budget):
+    """The targets of a run, by the budget that is asked for."""
+    table = made_up_table(pruner.graph, overhead=1e-9)
+    return {
+        "flops": {"flops_target": 0.6},
+        "params": {"params_target": 0.6},
+        "latency": {"latency_target": 0.6, "latency_table": table},
+        "all": {
+            "flops_target": 0.3,
+            "params_target": 0.6,
+            "latency_target": 0.5,
+            "latency_table": table,
+        },
+    }[budget]
+
+
+def train_epochs(
+    pruner, epochs, *callbacks, initial_epoch=0, budget="flops", **selecting
+):
+    selection = ChannelSelection(**goals_of(pruner, budget), **selecting)
     watch = Watch()
     fit_selecting(
         pruner,
@@ -273,7 +353,9 @@ def train_epochs(pruner, epochs, *callbacks, initial_epoch=0, **selecting):
     ],
     ids=["paper", "auto"],
 )
-def test_a_restart_selects_the_same(selecting, compiling, tmp_path):
+@pytest.mark.parametrize("budget", ["flops", "params", "latency", "all"])
+def test_a_restart_selects_the_same(selecting, compiling, budget, tmp_path):
+    selecting = {**selecting, "budget": budget}
     path = tmp_path / "pruner.keras"
     save = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: epoch == 0 and pruner.save(path)

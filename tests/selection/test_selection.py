@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from resrep_tf.budget.combined import CombinedBudget, Goal
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
 from resrep_tf.selection.selection import (
@@ -63,12 +64,20 @@ def flops_without(terms, removed):
     return total
 
 
-def select_plainly(norms, spaces, terms, target, limit, min_width, round_to):
-    """The definition of a selection, with all FLOPs counted anew for every pick."""
+def select_plainly(norms, spaces, goals, limit, min_width, round_to):
+    """The definition of a selection, with all terms counted anew for every pick.
+
+    Each goal is a list of terms and the fraction of it to remove.
+    """
+
+    def fractions(removed):
+        for terms, _ in goals:
+            total = flops_without(terms, set())
+            yield (total - flops_without(terms, removed)) / total
+
     ranking = sorted(
         (norms[i][j], i, j) for i in range(len(spaces)) for j in range(len(spaces[i]))
     )
-    total = flops_without(terms, set())
     floor = min(w for w in range(min_width, 99) if w % round_to == 0)
     masks = [[1] * len(space) for space in spaces]
     waiting = {i: [] for i in range(len(spaces))}
@@ -85,9 +94,39 @@ def select_plainly(norms, spaces, terms, target, limit, min_width, round_to):
             masks[i][row] = 0
             removed.add(spaces[i][row])
         waiting[i] = []
-        if (total - flops_without(terms, removed)) / total >= target:
+        pairs = zip(fractions(removed), goals, strict=True)
+        if all(fraction >= target for fraction, (_, target) in pairs):
             break
-    return masks, (total - flops_without(terms, removed)) / total
+    return masks, list(fractions(removed))
+
+
+@pytest.mark.parametrize("round_to", [1, 4])
+@pytest.mark.parametrize("seed", range(12))
+def test_several_targets_agree_with_the_definition(seed, round_to):
+    rng = np.random.default_rng(seed)
+    for limit in (None, 0, 5, 12):
+        terms, spaces, num_channels = random_network(rng)
+        # Another budget of the same channels, as parameters are beside FLOPs.
+        others = [
+            Term(term.name, int(rng.integers(1, 9)), term.factors) for term in terms
+        ]
+        norms = random_norms(rng, spaces)
+        goals = [(t, float(rng.uniform(0.05, 0.9))) for t in (terms, others)]
+        budget = CombinedBudget(
+            [
+                Goal(FlopsMeter(terms, num_channels), goals[0][1]),
+                Goal(FlopsMeter(others, num_channels), goals[1][1], "params_target"),
+            ]
+        )
+        selection = select(norms, spaces, budget, None, limit, 1, round_to)
+        masks, found = select_plainly(norms, spaces, goals, limit, 1, round_to)
+        assert [mask.tolist() for mask in selection.masks] == masks
+        assert [goal.removed for goal in budget.goals] == found
+        assert selection.removed == found[0]
+        assert selection.target_met == all(
+            fraction >= target
+            for fraction, (_, target) in zip(found, goals, strict=True)
+        )
 
 
 @pytest.mark.parametrize("round_to", [1, 2, 4])
@@ -102,7 +141,9 @@ def test_agrees_with_the_definition(seed, min_width, round_to):
         meter = FlopsMeter(terms, num_channels)
         settings = (target, limit, min_width, round_to)
         selection = select(norms, spaces, meter, *settings)
-        masks, reduction = select_plainly(norms, spaces, terms, *settings)
+        masks, (reduction,) = select_plainly(
+            norms, spaces, [(terms, target)], *settings[1:]
+        )
         assert [mask.tolist() for mask in selection.masks] == masks
         assert selection.removed == reduction
         assert selection.target_met == (reduction >= target)

@@ -113,9 +113,14 @@ def test_the_model_must_be_made_in_the_scope() -> None:
 
 
 def test_channels_are_selected_on_all_replicas() -> None:
+    for targets in ({"flops_target": 0.4}, {"flops_target": 0.1, "params_target": 0.4}):
+        select_on_all_replicas(**targets)
+
+
+def select_on_all_replicas(**targets) -> None:
     pruner = compiled(batchnorm=True)
     selection = resrep_tf.ChannelSelection(
-        0.4, warmup_steps=1, interval=1, step=1, schedule="paper"
+        **targets, warmup_steps=1, interval=1, step=1, schedule="paper"
     )
     pruner.fit(X, Y, 8, 20, 0, [selection], shuffle=False)
     masks = parts(pruner.compactors[0].mask)

@@ -29,6 +29,7 @@ def saved(tmp_path) -> Path:
             "`--flops_target` is the fraction",
         ),
         (["--flops_target=0"], "`--flops_target`"),
+        (["--params_target=1"], "`--params_target` is the fraction"),
         (["--flops_target=half"], "--flops_target=half"),
         (["--flop_target=0.5"], "Did you mean: flops_target?"),
         (["resnet20"], "Every argument must be a flag"),
@@ -147,3 +148,11 @@ def test_how_to_forget_is_nothing_to_methods_that_do_not():
         assert len(settings.differences(chosen, changed)) == count
         other = dataclasses.replace(changed, method="fpgm")
         assert settings.differences(chosen, other)[0].startswith(f"--method={method}")
+
+
+def test_half_of_the_flops_go_unless_something_else_is_asked_for():
+    assert parse().flops_target == 0.5
+    chosen = parse("--params_target=0.4")
+    assert (chosen.flops_target, chosen.params_target) == (None, 0.4)
+    both = parse("--params_target=0.4", "--flops_target=0.3")
+    assert (both.flops_target, both.params_target) == (0.3, 0.4)

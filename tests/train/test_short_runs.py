@@ -36,6 +36,12 @@ def flags(tmp_path_factory) -> list[str]:
         (["--targets=nothing"], "`targets` matches none"),
         (["--flops_target=0.999"], "`--flops_target`: At most"),
         (["--min_width=60"], "`--flops_target`: At most"),
+        (["--params_target=0.999"], "`--params_target`: At most"),
+        (["--latency_target=0.3"], "`--latency_target` and `latency_table` must be"),
+        (
+            ["--latency_target=0.3", "--latency_table=none.json"],
+            "`--latency_table`: The latency table cannot be read",
+        ),
     ],
 )
 def test_what_cannot_work_is_found_before_training(arguments, message, tmp_path):
@@ -94,6 +100,16 @@ def test_a_base_is_not_wrapped_more_often_than_needed(
     assert int(found[-1].optimizer.iterations) == 2
     for a, b in zip(found[-1].get_weights(), saved.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_parameters_are_a_target(flags, tmp_path):
+    short = ["--base_epochs=0", "--epochs=4", "--noexport", "--params_target=0.3"]
+    printed = call(pipeline.run, *flags[:-1], *short, f"--output={tmp_path}")
+    assert "30.0% fewer parameters, about" in printed
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["flops_target"] is None
+    assert report["plan"]["params_target"] == 0.3
+    assert report["after"]["params"] <= 0.7 * report["before"]["params"]
 
 
 def test_masked_channels_that_are_left_are_named():

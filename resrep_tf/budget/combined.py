@@ -1,0 +1,154 @@
+"""Several budgets at once: all of their targets must be met."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from resrep_tf.budget.base import Budget
+
+TARGETS = FLOPS_TARGET, PARAMS_TARGET, LATENCY_TARGET = (
+    "flops_target",
+    "params_target",
+    "latency_target",
+)
+
+
+def check_target(target: float, argument: str = FLOPS_TARGET) -> None:
+    """Raises unless `target` is a fraction, strictly between 0 and 1.
+
+    Args:
+        target: The fraction to remove.
+        argument: The argument by which the user gave it.
+    """
+    if not 0 < target < 1:
+        raise ValueError(
+            f"`{argument}` is the fraction to remove and must be between 0 and 1, both "
+            f"excluded. Received: {argument}={target}"
+        )
+
+
+def removed_fraction(budget: Budget) -> float:
+    """Returns the fraction of a budget that is removed now."""
+    # Python rounds the quotient of two integers correctly.
+    total = budget.total
+    return (total - budget.current) / total if total else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """A budget and the fraction of it to remove.
+
+    The target counts as met when the removed fraction, rounded to the nearest float,
+    reaches it, so that a target equal to a reachable fraction is met by that fraction.
+
+    Attributes:
+        budget: Prices channels.
+        target: The fraction to remove, between 0 and 1. None for a budget that is
+            only to be counted.
+        argument: The argument by which the user gave the target, for messages.
+    """
+
+    budget: Budget
+    target: float | None
+    argument: str = FLOPS_TARGET
+
+    def __post_init__(self):
+        if self.target is not None:
+            check_target(self.target, self.argument)
+            if self.budget.total <= 0:
+                raise ValueError(
+                    f"`budget` has no {self.budget.unit} to remove. "
+                    f"Received: total={self.budget.total}"
+                )
+
+    @property
+    def removed(self) -> float:
+        """The fraction that is removed now."""
+        return removed_fraction(self.budget)
+
+    @property
+    def met(self) -> bool:
+        """True if the target is reached."""
+        return self.target is None or self.removed >= self.target
+
+
+class CombinedBudget:
+    """Budgets that are all spent by the same channels.
+
+    One walk over the channels serves them all: it goes on until every budget is at
+    its own target. Some will have lost more than their target by then. Where one
+    number is asked for, as of any budget, it is that of the first.
+
+    Args:
+        goals: The budgets with their targets, one target at least.
+
+    Example:
+
+    ```python
+    combined = CombinedBudget([
+        Goal(FlopsMeter.of(graph), 0.5),
+        Goal(ParametersMeter.of(graph), 0.4, "params_target"),
+    ])
+    for channel in order:
+        if combined.met():
+            break
+        combined.remove(channel)
+    ```
+    """
+
+    def __init__(self, goals: Sequence[Goal]):
+        self.goals = tuple(goals)
+        if all(goal.target is None for goal in self.goals):
+            raise ValueError(
+                "One of `flops_target`, `params_target` and `latency_target` must be "
+                "given. Received: none of them"
+            )
+        self._budgets = [goal.budget for goal in self.goals]
+        self._asked = [goal for goal in self.goals if goal.target is not None]
+
+    @property
+    def unit(self) -> str:
+        """The name of what the first budget counts."""
+        return self._budgets[0].unit
+
+    @property
+    def total(self) -> float:
+        """The first budget's cost with every channel present."""
+        return self._budgets[0].total
+
+    @property
+    def current(self) -> float:
+        """The first budget's cost without the removed channels."""
+        return self._budgets[0].current
+
+    def cost(self, channel: int) -> float:
+        """Returns by how much `current` would fall if `channel` were removed now."""
+        return self._budgets[0].cost(channel)
+
+    def reset(self) -> None:
+        """Brings every removed channel back."""
+        for budget in self._budgets:
+            budget.reset()
+
+    def remove(self, channel: int) -> None:
+        """Removes `channel`, which must be present, from every budget."""
+        for budget in self._budgets:
+            budget.remove(channel)
+
+    def met(self) -> bool:
+        """Returns true if every budget has reached its target."""
+        # A plain loop: selection asks behind every channel.
+        for goal in self._asked:  # noqa: SIM110
+            if not goal.met:
+                return False
+        return True
+
+    def unmet(self) -> list[Goal]:
+        """Returns the goals whose targets are not reached yet."""
+        return [goal for goal in self._asked if not goal.met]
+
+    def __repr__(self):
+        parts = ", ".join(
+            f"{goal.argument}={goal.target} ({goal.removed:.2%} removed)"
+            for goal in self._asked
+        )
+        return f"CombinedBudget({parts})"

@@ -1,0 +1,395 @@
+"""Measures how long the operations of a model take on this machine."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import keras
+import numpy as np
+
+from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
+from resrep_tf.budget.operations import Operation, build_whole, operations
+from resrep_tf.budget.runtimes import Run, Runtime, machine, runtime_for
+from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.propagation import Link
+
+# Shares of an axis's full width at which times are measured.
+_LEVELS = (1.0, 0.5, 0.1875)
+# Channels short of a full bundle at which its cost is measured.
+_SHORT = (1, 4, 8, 12, 15)
+_BUNDLES = (4, 8, 16)
+# Operations of the same kind that this is measured on.
+_SAMPLES = 2
+# Operations side by side, where a call itself takes longer than most of them.
+_COPIES = 4
+# Multiply-adds up to which that is so.
+_SHORT_WORK = 20_000_000
+# Parameters of the models that are in memory, and take turns, at the same time.
+_IN_MEMORY = 60_000_000
+
+
+@dataclass
+class _Point:
+    """One operation at some widths, and its time.
+
+    Alone, an operation finds its input, its weights and its own code gone from the
+    caches; run again at once, it finds all of them there. Inside of a model the truth
+    is in between.
+    """
+
+    op: Operation
+    widths: tuple[int, ...]
+    cold: float = math.nan
+    warm: float = math.nan
+
+    @property
+    def parameters(self) -> int:
+        """Its number of parameters, roughly."""
+        sizes = [getattr(call.op, "kernel_size", ()) for call in self.op.steps]
+        return math.prod(self.widths) * math.prod(max(sizes, key=len))
+
+    @property
+    def work(self) -> int:
+        """Its multiply-adds for one example, roughly."""
+        tensor, shape = self.op.steps[0].inputs[0], self.op.in_shapes[0]
+        places = [n for i, n in enumerate(shape, start=1) if i != tensor.axis]
+        return self.parameters * math.prod(places)
+
+    def seconds(self, coldness: float) -> float:
+        return max(coldness * self.cold + (1.0 - coldness) * self.warm, 0.0)
+
+
+@dataclass
+class _Plan:
+    """What is to be measured for the operations of one key."""
+
+    grids: tuple[tuple[int, ...], ...]
+    grid: list[_Point] = field(default_factory=list)
+    short: dict[int, list[_Point]] = field(default_factory=dict)  # By axis.
+
+
+def measure_latency(
+    model: keras.Model,
+    runtime: str | Runtime = "litert",
+    batch_size: int = 1,
+    threads: int | None = None,
+    input_shape: Sequence | None = None,
+    rounds: int = 15,
+    verbose: bool = True,
+) -> LatencyTable:
+    """Measures the operations of a model, each alone, at many widths.
+
+    The sum of the measured times predicts how long the model takes with any of its
+    channels removed. Measure on the machine, and with the runtime, batch size and
+    number of threads, on which the pruned model is to be fast.
+
+    The prediction is an estimate. For networks with random widths it was 0.90 to 0.95
+    of the measured latency in four first trials, on a machine that was busy with other
+    work, and 0.73 in a fifth, MobileNetV2 as a SavedModel (`docs/budgets.md`). The
+    table has such a comparison for your model: print it before you rely on it.
+
+    Args:
+        model: A Functional or Sequential model; its weights do not matter.
+        runtime: `"litert"`, `"saved_model"` or `"keras"`.
+        batch_size: The number of examples in a call.
+        threads: The number of threads; by default what the runtime chooses. With 1,
+            CPU time is measured, which other programs disturb least. TensorFlow's own
+            number of threads is to be set with `tf.config.threading`.
+        input_shape: The shape of one example, where the model leaves it open.
+        rounds: How often every operation is run; the second-fastest run counts.
+        verbose: Whether to show the progress.
+
+    Returns:
+        The measured times; `print` tells how well their sum predicts whole models.
+
+    Example:
+
+    ```python
+    table = resrep_tf.measure_latency(model, threads=1, rounds=2, verbose=False)
+    table.save("latency.json")
+    selection = resrep_tf.ChannelSelection(
+        latency_target=0.3, latency_table="latency.json"
+    )
+    ```
+    """
+    if batch_size < 1 or rounds < 2:
+        raise ValueError(
+            "`batch_size` must be at least 1 and `rounds` at least 2. "
+            f"Received: batch_size={batch_size}, rounds={rounds}"
+        )
+    runtime = runtime_for(runtime, threads)
+    graph = ChannelGraph(model, input_shape)
+    found = operations(graph)
+    plans = _plans(found)
+    points = [p for plan in plans.values() for p in _points(plan)]
+    overhead = _measure(points, runtime, batch_size, rounds, threads == 1, verbose)
+    whole = _measure_whole(graph, runtime, batch_size, rounds)
+    empty = LatencyTable(
+        model=model.name,
+        runtime=runtime.name,
+        batch_size=batch_size,
+        threads=threads,
+        input_shapes=tuple(shape[1:] for shape in graph.input_shapes),
+        machine=machine(),
+        versions=runtime.versions(),
+        overhead=overhead,
+        operations={},
+    )
+    table = _filled(empty, plans, _coldness(graph, empty, plans, whole))
+    for name, (keep, seconds) in whole.items():
+        predicted = table.predict(graph, keep)
+        table.checks[name] = {"measured": seconds, "predicted": predicted}
+    return table
+
+
+# === What to measure ===
+
+
+def _plans(found: Sequence[Operation]) -> dict[str, _Plan]:
+    by_key: dict[str, list[Operation]] = {}
+    for op in found:
+        by_key.setdefault(op.key, []).append(op)
+    plans = {}
+    seen: Counter[str] = Counter()
+    for key, ops in by_key.items():
+        grids = tuple(_grid(ops, axis) for axis in range(len(ops[0].axes)))
+        tops = [grid[-1] for grid in grids]
+        plan = plans[key] = _Plan(grids)
+        plan.grid = [
+            _Point(ops[0], tuple(grid[i] for grid, i in zip(grids, index, strict=True)))
+            for index in np.ndindex(*map(len, grids))
+        ]
+        seen[_kind(key)] += 1
+        if seen[_kind(key)] > _SAMPLES:
+            continue
+        for axis, grid in enumerate(grids):
+            full = grid[-1] - grid[-1] % max(_BUNDLES)
+            if full < 2 * max(_BUNDLES) or not any(op.free[axis] for op in ops):
+                continue
+            plan.short[axis] = [
+                _Point(ops[0], (*tops[:axis], full - less, *tops[axis + 1 :]))
+                for less in (0, *_SHORT)
+            ]
+    return plans
+
+
+def _points(plan: _Plan) -> list[_Point]:
+    return [*plan.grid, *(p for points in plan.short.values() for p in points)]
+
+
+def _grid(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:
+    """Chooses widths up to the largest one, at full bundles where there are any."""
+    chosen = {op.widths[axis] for op in ops}
+    if not any(op.free[axis] for op in ops):
+        return tuple(sorted(chosen))
+    top = max(chosen)
+    chosen = {1, top}
+    for level in _LEVELS:
+        width = level * top
+        step = 32 if width >= 48 else 16 if width >= 12 else 4
+        chosen.add(min(max(round(width / step) * step, 1), top))
+    return tuple(sorted(chosen))
+
+
+# === Measuring ===
+
+
+def _measure(
+    points: list[_Point],
+    runtime: Runtime,
+    batch_size: int,
+    rounds: int,
+    one_thread: bool,
+    verbose: bool,
+) -> float:
+    """Sets the times of every point, and returns that of an empty model."""
+    # On several threads, operations that stand side by side might run at once.
+    repeats = runtime.repeats and one_thread
+    bar = keras.utils.Progbar(len(points), unit_name="operation") if verbose else None
+    overheads = []
+    for batch in _batches(points):
+        models = [_empty(), *(point.op.build(point.widths) for point in batch)]
+        short = [p for p in batch if repeats and p.work * batch_size < _SHORT_WORK]
+        models += [point.op.build(point.widths, _COPIES) for point in short]
+        times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds)
+        cold, warm = times - times[:, :1]
+        overheads.append(times[:, 0].mean())
+        for place, point in enumerate(batch, start=1):
+            point.cold, point.warm = float(cold[place]), float(warm[place])
+        for place, point in enumerate(short, start=1 + len(batch)):
+            point.warm = float(warm[place] - point.warm) / (_COPIES - 1)
+        if bar is not None:
+            bar.add(len(batch))
+    return float(np.median(overheads))
+
+
+def _batches(points: list[_Point]) -> Iterable[list[_Point]]:
+    """Cuts the list into parts that fit into memory."""
+    batch: list[_Point] = []
+    size = 0
+    for point in points:
+        if batch and size + point.parameters > _IN_MEMORY:
+            yield batch
+            batch, size = [], 0
+        batch.append(point)
+        size += point.parameters
+    if batch:
+        yield batch
+
+
+def _empty() -> keras.Model:
+    """Builds a model that hardly does anything: what is left is the call itself."""
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, keras.layers.Activation("relu")(inputs))
+
+
+def _take_turns(runs: Sequence[Run], runtime: Runtime, rounds: int) -> np.ndarray:
+    """Times all models in turn: what else the machine does hits all of them alike.
+
+    Returns:
+        The time of the first and of the second run of each turn, `(2, models)`. Of
+        all rounds, the second-fastest counts: the fastest may be luck, and what is
+        slower is not the model's fault.
+    """
+    taken = np.zeros((rounds, 2, len(runs)))
+    for run in runs:
+        run()  # Tracing and the first allocations.
+    for number in range(rounds):
+        for place, run in enumerate(runs):
+            for again in range(2):
+                begin = runtime.clock()
+                run()
+                taken[number, again, place] = runtime.clock() - begin
+    return np.sort(taken, axis=0)[1]
+
+
+def _measure_whole(
+    graph: ChannelGraph, runtime: Runtime, batch_size: int, rounds: int
+) -> dict[str, tuple[np.ndarray, float]]:
+    """Measures the whole model and a thinned one, with the channels that they keep."""
+    entered = [id(step.target) for step in graph.steps if isinstance(step, Link)]
+    if len(set(entered)) < len(entered):
+        return {}  # A nested model is called more than once; `build_whole` is flat.
+    rng = np.random.default_rng(0)
+    thinned = np.ones(graph.num_channels, bool)
+    for space in graph.spaces:
+        if space.prunable and space.internal:
+            kept = rng.random(space.width) < rng.uniform(0.3, 0.9)
+            kept[0] = True
+            thinned[space.channels] = kept
+    keeps = {"all channels": np.ones_like(thinned), "random widths": thinned}
+    models = [build_whole(graph, keep) for keep in keeps.values()]
+    times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds).mean(0)
+    return {
+        name: (keep, float(seconds))
+        for (name, keep), seconds in zip(keeps.items(), times, strict=True)
+    }
+
+
+# === From points to tables ===
+
+
+def _filled(
+    table: LatencyTable, plans: dict[str, _Plan], coldness: float
+) -> LatencyTable:
+    """Returns the table with the times of all operations."""
+    bundles = _fit_bundles(plans, coldness)
+    times = {
+        key: OperationTimes(plan.grids, _grid_times(plan, coldness), bundles[key])
+        for key, plan in plans.items()
+    }
+    return replace(table, operations=times, coldness=coldness)
+
+
+def _coldness(
+    graph: ChannelGraph,
+    table: LatencyTable,
+    plans: dict[str, _Plan],
+    whole: dict[str, tuple[np.ndarray, float]],
+) -> float:
+    """Finds where between warm and cold the sum of the operations is the model."""
+    if not whole:
+        return 0.5
+    _, seconds = whole["all channels"]
+    warm, cold = (_filled(table, plans, c).predict(graph) for c in (0.0, 1.0))
+    if cold <= warm:
+        return 0.5
+    return float(np.clip((seconds - warm) / (cold - warm), 0.0, 1.0))
+
+
+def _grid_times(plan: _Plan, coldness: float) -> np.ndarray:
+    seconds = np.array([point.seconds(coldness) for point in plan.grid])
+    return seconds.reshape([len(grid) for grid in plan.grids])
+
+
+def _fit_bundles(
+    plans: dict[str, _Plan], coldness: float
+) -> dict[str, tuple[dict[int, float], ...]]:
+    """Finds for each axis how much of incomplete bundles is paid all the same.
+
+    Single measurements are too noisy for it, so operations of the same kind, at
+    whatever size of image, are taken together.
+    """
+    rows: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = {}
+    for key, plan in plans.items():
+        times = _grid_times(plan, coldness)
+        plain = OperationTimes(plan.grids, times, ({},) * len(plan.grids))
+        for axis, points in plan.short.items():
+            kind = (_kind(key), axis)
+            rows.setdefault(kind, []).extend(
+                _bundle_rows(plain, axis, points, coldness)
+            )
+    shares = {kind: _nonnegative_fit(equations) for kind, equations in rows.items()}
+    return {
+        key: tuple(
+            {
+                size: float(share)
+                for size, share in zip(
+                    _BUNDLES, shares.get((_kind(key), axis), ()), strict=False
+                )
+                if share > 0.05
+            }
+            for axis in range(len(plan.grids))
+        )
+        for key, plan in plans.items()
+    }
+
+
+def _kind(key: str) -> str:
+    return key.rsplit(" on ", 1)[0]
+
+
+def _bundle_rows(
+    plain: OperationTimes, axis: int, points: list[_Point], coldness: float
+) -> list[tuple[np.ndarray, float]]:
+    """Returns equations for the shares, in units of the whole operation's time."""
+    full, *others = points
+    low = list(full.widths)
+    low[axis] -= max(_BUNDLES)
+    slope = (plain.at(full.widths) - plain.at(low)) / max(_BUNDLES)
+    whole = full.seconds(coldness)
+    if whole <= 0 or slope <= 0:
+        return []
+    rows = []
+    for point in others:
+        missing = -point.widths[axis] % np.array(_BUNDLES)
+        less = full.widths[axis] - point.widths[axis]
+        # What is paid beyond the straight line through the full bundles.
+        paid = point.seconds(coldness) - (whole - slope * less)
+        rows.append((missing * slope / whole, paid / whole))
+    return rows
+
+
+def _nonnegative_fit(equations: list[tuple[np.ndarray, float]]) -> np.ndarray:
+    """Least squares with solutions of at least 0, by descent along each of them."""
+    left = np.array([row for row, _ in equations]).reshape(-1, len(_BUNDLES))
+    right = np.array([value for _, value in equations])
+    found = np.zeros(len(_BUNDLES))
+    for _ in range(500):
+        for column in range(len(found)):
+            part = left[:, column]
+            rest = right - left @ found + part * found[column]
+            scale = part @ part
+            found[column] = max(part @ rest / scale, 0.0) if scale else 0.0
+    return found
