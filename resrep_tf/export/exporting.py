@@ -82,7 +82,8 @@ def export(
         allow_float: Whether an int8 file may compute in float32 what TensorFlow Lite
             has no integer operation for. Otherwise that is an error.
         allow_tensorflow: Whether a TensorFlow Lite file may fall back on TensorFlow's
-            own operations, which then needs the Flex delegate on the device.
+            own operations, which then needs the Flex delegate on the device. Where
+            this TensorFlow has none either, such a file needs `verify=False`.
         calibration_examples: How many calibration inputs to use at most.
 
     Returns:

@@ -117,6 +117,12 @@ def load_written(path: Path, named: Path) -> Predictor:
     except Exception as error:
         # The readers raise all kinds of exceptions on a damaged file.
         text = " ".join(str(error).split())
+        if "Select TensorFlow op" in text:
+            raise ValueError(
+                "`path` uses operations of TensorFlow itself, and the interpreter of "
+                "this TensorFlow has no Flex delegate to run them. "
+                f"Received: path={str(named)!r}"
+            ) from error
         raise ValueError(
             f"`path` cannot be loaded: it is damaged, or not what its name says. "
             f"Received: path={str(named)!r} ({type(error).__name__}: {text[:300]})"
