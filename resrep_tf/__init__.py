@@ -10,6 +10,7 @@ if not (_pathlib.Path(__file__).parent / "models").is_dir():
 from resrep_tf.baselines import ablation, criteria, minimal
 from resrep_tf.convert import ConversionReport, convert
 from resrep_tf.explain import Explanation, count_flops, explain
+from resrep_tf.export import ExportReport, export
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.compactor import Compactor
@@ -31,6 +32,7 @@ __all__ = [
     "ConversionReport",
     "Distillation",
     "Explanation",
+    "ExportReport",
     "Plan",
     "ResRepModel",
     "ShrinkReport",
@@ -41,6 +43,7 @@ __all__ = [
     "count_flops",
     "criteria",
     "explain",
+    "export",
     "figures",
     "minimal",
     "plan",

@@ -86,7 +86,9 @@ def load(path: str | Path) -> Predictor:
     """
     where = Path(path).expanduser()
     if not where.exists():
-        raise ValueError(f"`path` must exist: {_KNOWN}. Received: path={str(path)!r}")
+        raise ValueError(
+            f"`path` must be {_KNOWN}, and must exist. Received: path={str(path)!r}"
+        )
     if where.is_file() and not where.stat().st_size:
         raise ValueError(f"`path` is an empty file. Received: path={str(path)!r}")
     if where.suffix == ".tflite" and where.is_file():
