@@ -23,7 +23,7 @@ REQUIRES = [
 PLOTS = ["matplotlib>=3.9"]
 EXTRAS = {
     "plots": PLOTS,
-    "onnx": ["onnx>=1.17", "tf2onnx>=1.17"],
+    "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
     # The networks of keras-hub in tests/rules/test_zoo.py and benchmarks/zoo.py.
     "zoo": ["keras-hub>=0.32"],
     # tensorflow 2.21 no longer brings it along.

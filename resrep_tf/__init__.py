@@ -12,6 +12,7 @@ from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.convert import ConversionReport, convert
 from resrep_tf.explain import Explanation, count_flops, explain
+from resrep_tf.export import ExportReport, export
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.tracing import TraceReport, trace
 from resrep_tf.pruning.callbacks import ChannelSelection
@@ -34,6 +35,7 @@ __all__ = [
     "ConversionReport",
     "Distillation",
     "Explanation",
+    "ExportReport",
     "LatencyTable",
     "Plan",
     "ResRepModel",
@@ -46,6 +48,7 @@ __all__ = [
     "count_flops",
     "criteria",
     "explain",
+    "export",
     "figures",
     "measure_latency",
     "minimal",

@@ -5,7 +5,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.export.precision import in_float32
 from resrep_tf.graph.tracing import has_graph, trace
 
 _KERAS = "keras:"
@@ -186,27 +187,6 @@ def gives_logits(model: keras.Model) -> bool:
     if isinstance(last, keras.layers.Softmax):
         return False
     return getattr(last, "activation", None) is not keras.activations.softmax
-
-
-def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:
-    """Returns a copy of a model in mixed precision that computes in float32.
-
-    Args:
-        model: The model.
-        only: Names of the layers to change, such as the last one: losses and metrics
-            want its outputs in float32. By default all of them, for deployment.
-    """
-
-    def single(layer: keras.Layer) -> keras.Layer:
-        config = layer.get_config()
-        # Operations that are not layers have no precision of their own.
-        if isinstance(layer, keras.Layer) and (only is None or layer.name in only):
-            config["dtype"] = "float32"
-        return type(layer).from_config(config)
-
-    copy = keras.models.clone_model(model, clone_function=single, recursive=True)
-    copy.set_weights(model.get_weights())
-    return copy
 
 
 # === keras.applications ===

@@ -1,56 +1,138 @@
-"""Writing a converted model in all formats."""
+"""`--export`: the files that a command writes of a converted model."""
 
-import contextlib
-import logging
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
+import tensorflow as tf
 
+import resrep_tf
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.flagset import flag
+from resrep_tf.data import Dataset
+from resrep_tf.export import FORMATS, ExportReport
+
+# What each format's file is called, in the order of writing.
+FILES = {
+    "keras": output.PRUNED,
+    "saved_model": output.SAVED_MODEL,
+    "tflite": output.TFLITE,
+    "tflite_float16": "pruned_float16.tflite",
+    "int8": "pruned_int8.tflite",
+    "onnx": "pruned.onnx",
+}
+DEFAULT = ("keras", "saved_model", "tflite")
+# As `--export` was written when it could only be on or off.
+_ON_OR_OFF = {
+    "--export": DEFAULT,
+    "--export=true": DEFAULT,
+    "--noexport": ("keras",),
+    "--export=false": ("keras",),
+}
+# Inputs to find the ranges of an int8 file with, and to compare other files on.
+_CALIBRATION, _COMPARED = 512, 64
 
 
-def write(model: keras.Model, folder: Path, everything: bool = True) -> None:
-    """Writes pruned.keras and, if everything is wanted, saved_model/ and pruned.tflite.
+def formats_flag() -> Any:
+    """Declares `--export`."""
+    return flag(
+        list(DEFAULT),
+        f"The files to write, of: {', '.join(FORMATS)}. pruned.keras is always "
+        "written. All are compared with the model. --noexport: pruned.keras only.",
+        clean=_clean,
+        read=tuple,
+    )
 
-    The SavedModel's signature `serving_default` takes a batch of any size and
-    returns what the model does: logits, for the networks of this package.
-    """
-    with _exported(folder / output.PRUNED) as path:
-        model.save(path)
-    if not everything:
+
+def read_on_or_off(arguments: Sequence[str]) -> list[str]:
+    """Returns a command line with `--export` and `--noexport` as lists of formats."""
+    return [
+        f"--export={','.join(_ON_OR_OFF[argument])}"
+        if argument in _ON_OR_OFF
+        else argument
+        for argument in arguments
+    ]
+
+
+def _clean(formats: Sequence[str]) -> list[str]:
+    """Returns formats in their order of writing; raises if there is another one."""
+    unknown = [format for format in formats if format not in FILES]
+    if unknown:
+        raise CommandError(
+            f"`--export` must be a list of: {', '.join(FILES)}. "
+            f"Received: --export={','.join(formats)}"
+        )
+    return [format for format in FILES if format in ("keras", *formats)]
+
+
+def check(formats: Sequence[str]) -> None:
+    """Raises if a package is missing for a format, before anything is trained."""
+    if "onnx" not in formats:
         return
-    with _exported(folder / output.SAVED_MODEL) as path:
-        model.export(str(path), verbose=False)
-    try:
-        with _exported(folder / output.TFLITE) as path:
-            model.export(str(path), format="litert", verbose=False)
-    except CommandError:
-        raise
-    except Exception as error:
-        # TensorFlow Lite lacks some operations, its converter raises all kinds of
-        # exceptions, and the rest of the run is worth keeping.
-        print(f"NOTE: no {output.TFLITE}, TensorFlow Lite cannot express it: {error}")
+    missing = [
+        name for name in ("onnx", "tf2onnx") if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        raise CommandError(
+            f"`--export=onnx` needs {' and '.join(missing)}: "
+            'pip install "resrep_tf[onnx]". '
+            f"Received: --export={','.join(formats)}"
+        )
 
 
-@contextlib.contextmanager
-def _exported(path: Path) -> Iterator[Path]:
-    """Prints the name of the file, since exporting may take minutes."""
-    print(f"Exporting {path.name}", flush=True)
-    with quiet(), output.atomic(path) as temporary:
-        yield temporary
+def inputs(data: Dataset, formats: Sequence[str]) -> tf.data.Dataset:
+    """Returns training images without augmentation, as many as the formats need."""
+    count = _CALIBRATION if "int8" in formats else _COMPARED
+    return data.unvaried().train().unbatch().take(count).batch(32)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silences the log messages of exporters within the block."""
-    loggers = [logging.getLogger(name) for name in ("absl", "tensorflow")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+def write(
+    model: keras.Model, folder: Path, formats: Sequence[str], calibration: Any = None
+) -> list[ExportReport]:
+    """Writes a model in some formats, and returns what was written.
+
+    A SavedModel's signature `serving_default` takes a batch of any size and returns
+    what the model does: logits, for the networks of this package.
+
+    Args:
+        model: The model.
+        folder: Where to write.
+        formats: Some of `FILES`.
+        calibration: Inputs for int8, and to compare all files on.
+    """
+    return list(_written(model, folder, formats, calibration))
+
+
+def _written(
+    model: keras.Model, folder: Path, formats: Sequence[str], calibration: Any
+) -> Iterator[ExportReport]:
+    for format in formats:
+        path = folder / FILES[format]
+        # Before it, since exporting may take minutes.
+        print(f"Exporting {path.name}", flush=True)
+        try:
+            with output.writing(path):
+                report = resrep_tf.export(model, path, format, calibration)
+        except (ValueError, ImportError) as error:
+            if format == "keras":
+                raise
+            # TensorFlow Lite lacks some operations, and the rest of the run is worth
+            # keeping.
+            print(f"NOTE: no {path.name}: {error}")
+            continue
+        print(f"  {_described(report)}")
+        yield report
+
+
+def _described(report: ExportReport) -> str:
+    return str(report).removeprefix(f"{report.path}: ")
+
+
+def entry(report: ExportReport) -> Mapping[str, Any]:
+    """Returns what `report.json` says about a file, without the machine's paths."""
+    values = report.to_dict()
+    del values["path"]
+    return {"file": report.path.name, **values}

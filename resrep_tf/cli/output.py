@@ -7,7 +7,6 @@ and renamed, so that a run that is killed leaves nothing half-written behind.
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from resrep_tf.cli.errors import CommandError, brief
+from resrep_tf.export import files
 
 try:
     import fcntl
@@ -37,7 +37,6 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
 SNAPSHOTS = "snapshots"
-_TEMPORARY = ".partial-"
 # The errors of Python and TensorFlow for a full disk, and for a folder that is
 # read-only or gone.
 _UNWRITABLE = (
@@ -85,7 +84,7 @@ def holds_run(folder: Path) -> bool:
         CommandError: If there are other files in it.
     """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    names = {name for name in names if not name.startswith(_TEMPORARY)}
+    names = {name for name in names if not name.startswith(files.TEMPORARY)}
     if names and FLAGS not in names:
         raise CommandError(
             "`--output` must be a new or empty folder, or that of a run to go on "
@@ -140,7 +139,7 @@ def locked(folder: Path) -> Iterator[None]:
                 "workers of one run need `--strategy=multiworker`.) "
                 f"Received: --output={folder}"
             ) from error
-        for left in folder.glob(f"**/{_TEMPORARY}*"):
+        for left in folder.glob(f"**/{files.TEMPORARY}*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         yield
 
@@ -160,23 +159,8 @@ def writing(path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, then renames it to `path`."""
-    # The suffix stays the last part of the name: Keras decides by it.
-    temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{path.name}")
-    try:
-        with writing(path):
-            path.parent.mkdir(exist_ok=True)
-            yield temporary
-            _flush(temporary)
-            if path.is_dir():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
-            _sync(path.parent)
-    finally:
-        with contextlib.suppress(OSError):  # In a folder that has become read-only.
-            if temporary.is_dir():
-                shutil.rmtree(temporary)
-            else:
-                temporary.unlink(missing_ok=True)
+    with writing(path), files.atomic(path) as temporary:
+        yield temporary
 
 
 def write_text(path: Path, text: str) -> None:
@@ -188,25 +172,3 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes a JSON file, whole or not at all."""
     write_text(path, json.dumps(values, indent=2) + "\n")
-
-
-def size(path: Path) -> int:
-    """Returns the bytes of a file, or of all files in a folder."""
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size
-
-
-def _flush(path: Path) -> None:
-    if path.is_dir():
-        for inner in path.iterdir():
-            _flush(inner)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

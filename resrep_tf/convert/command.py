@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 import resrep_tf
-from resrep_tf.cli import export, output
+from resrep_tf import data
+from resrep_tf.cli import common_flags, export, output
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.convert.conversion import UnfinishedWarning
@@ -31,9 +33,10 @@ class Settings:
     pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
     output: str | None = flag(
         None,
-        "A new .keras file; or a new or empty folder for pruned.keras, saved_model, "
-        "pruned.tflite and report.json.",
+        "A new .keras file; or a new or empty folder for the files of --export and "
+        "report.json.",
     )
+    export: tuple[str, ...] = export.formats_flag()
     epsilon: float = flag(
         Schedule().epsilon,
         "Rows of smaller norm are removed.",
@@ -42,16 +45,25 @@ class Settings:
     )
     drop_masked: bool = flag(False, "Remove masked channels even if not forgotten yet.")
     fuse_bn: bool = flag(True, "Merge all BatchNorms, as for deployment.")
+    dataset: str | None = common_flags.dataset(
+        "Its training images are what int8 is calibrated with.",
+        group="Data, for --export=int8",
+    )
+    data_dir: str | None = common_flags.data_dir()
+    image_size: int | None = common_flags.image_size()
 
 
 def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
+    arguments = export.read_on_or_off(arguments)
     settings = FlagSet(USAGE, Settings).parse(arguments)
     for name in ("pruner", "output"):
         if not getattr(settings, name):
             raise CommandError(f"`--{name}` must be given. Received: no --{name}")
+    export.check(settings.export)
     target = _target(settings.output)
     output.check(target.parent if target.suffix == ".keras" else target)
+    images = _images(settings)
     pruner = _load(settings.pruner)
     with blame("pruner"), warnings.catch_warnings():
         # The note below says the same in the words of the command's flags.
@@ -76,9 +88,32 @@ def run(arguments: Sequence[str]) -> None:
             slim.save(path)
     else:
         output.create(target)
-        export.write(slim, target)
-        output.write_json(target / output.REPORT, {"conversion": report.to_dict()})
+        exports = export.write(slim, target, settings.export, images)
+        found = {
+            "conversion": report.to_dict(),
+            "exports": [export.entry(each) for each in exports],
+        }
+        output.write_json(target / output.REPORT, found)
     print(f"Written to {target}")
+
+
+def _images(settings: Settings) -> tf.data.Dataset | None:
+    """Returns images to calibrate with; None if no data are given."""
+    if settings.dataset is None:
+        if "int8" in settings.export:
+            raise CommandError(
+                "`--dataset` must be given with `--export=int8`: the ranges of all "
+                "activations are measured on training images. Received: no --dataset"
+            )
+        return None
+    with blame("dataset"):
+        dataset = data.load(
+            settings.dataset,
+            batch_size=1,
+            image_size=settings.image_size,
+            data_dir=settings.data_dir,
+        )
+    return export.inputs(dataset, settings.export)
 
 
 def _target(name: str) -> Path:

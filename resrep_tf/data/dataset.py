@@ -112,6 +112,11 @@ class Dataset:
         batches = self._source.training(self._order, step, epochs=None)
         return self._finish(batches, tf.data.INFINITE_CARDINALITY)
 
+    def unvaried(self) -> "Dataset":
+        """Returns the same set without augmentation of its training images."""
+        source = dataclasses.replace(self._source, augment=False)
+        return dataclasses.replace(self, _source=source)
+
     def evaluation(self) -> tf.data.Dataset:
         """Returns all held-out images once, in a fixed order, without augmentation.
 

@@ -1,22 +1,21 @@
-"""The accuracy of a model in memory, a .keras or .tflite file, or a SavedModel."""
+"""The accuracy of a model in memory or in a file."""
 
 import contextlib
 import dataclasses
 import itertools
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from resrep_tf.cli.architectures import check_fits, check_shapes, gives_logits
-from resrep_tf.cli.errors import CommandError, blame, brief
+from resrep_tf.cli.architectures import check_shapes, gives_logits
+from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
+from resrep_tf.export import load
 
 # From a batch of images to the outputs.
 Predict = Callable[[tf.Tensor], Any]
@@ -214,58 +213,13 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
 
 
 def load_predictor(path: str, data: Dataset) -> Predict:
-    """Loads a .keras or .tflite file or the folder of a SavedModel."""
-    where = Path(path).expanduser()
-    if where.is_dir() and (where / "saved_model.pb").is_file():
-        return _saved_model(where, data)
-    if where.suffix not in (".keras", ".tflite") or not where.is_file():
-        raise CommandError(
-            "`--model` must be a .keras or .tflite file or the folder of a SavedModel. "
-            f"Received: --model={path}"
-        )
-    if where.suffix == ".tflite":
-        return _tflite(where, data)
-    with blame("model"):
-        model = keras.models.load_model(where, compile=False)
-    check_fits(model, data.input_shape, data.classes, "model")
-    return predictor(model)
-
-
-def _saved_model(path: Path, data: Dataset) -> Predict:
-    with blame("model"):
-        signatures = tf.saved_model.load(str(path)).signatures
-    if "serving_default" not in signatures:
-        raise CommandError(
-            "`--model` must be a SavedModel with the signature serving_default. "
-            f"Received: {sorted(signatures)}"
-        )
-    serve = signatures["serving_default"]
-    argument, images = next(iter(serve.structured_input_signature[1].items()))
-    outputs = next(iter(serve.structured_outputs.values()))
-    check_shapes(images.shape, outputs.shape, data.input_shape, data.classes, "model")
-    return lambda images: next(iter(serve(**{argument: images}).values()))
-
-
-def _tflite(path: Path, data: Dataset) -> Predict:
-    with blame("model"), warnings.catch_warnings():
-        # The warning says that the class will move to another package.
-        warnings.filterwarnings("ignore", message=r"\s*Warning: tf.lite.Interpreter")
-        interpreter = tf.lite.Interpreter(str(path))
-    details = [interpreter.get_input_details()[0], interpreter.get_output_details()[0]]
-    shapes = (
-        tf.TensorShape([None if n < 0 else n for n in tensor["shape_signature"]])
-        for tensor in details
-    )
+    """Loads any file that `resrep_tf.export` writes; raises if it does not fit."""
+    try:
+        predict = load(path)
+    except (ValueError, ImportError) as error:
+        message = str(error).replace("`path`", "`--model`", 1)
+        message = message.replace("Received: path=", "Received: --model=")
+        raise CommandError(message) from error
+    shapes = map(tf.TensorShape, (predict.input_shape, predict.output_shape))
     check_shapes(*shapes, data.input_shape, data.classes, "model")
-    source, result = (tensor["index"] for tensor in details)
-
-    def predict(images: tf.Tensor) -> Any:
-        shape = tuple(interpreter.get_input_details()[0]["shape"])
-        if shape != tuple(images.shape):
-            interpreter.resize_tensor_input(source, images.shape)
-            interpreter.allocate_tensors()
-        interpreter.set_tensor(source, images)
-        interpreter.invoke()
-        return interpreter.get_tensor(result)
-
     return predict

@@ -24,7 +24,7 @@ class Settings:
 
     model: str | None = flag(
         None,
-        "A .keras or .tflite file, or the folder of a SavedModel.",
+        "A .keras, .tflite or .onnx file, or the folder of a SavedModel.",
         group="Model",
     )
     arch: str | None = common_flags.arch("Instead of --model, with --init_weights.")

@@ -82,7 +82,8 @@ def export(
         allow_float: Whether an int8 file may compute in float32 what TensorFlow Lite
             has no integer operation for. Otherwise that is an error.
         allow_tensorflow: Whether a TensorFlow Lite file may fall back on TensorFlow's
-            own operations, which then needs the Flex delegate on the device.
+            own operations, which then needs the Flex delegate on the device. Where
+            this TensorFlow has none either, such a file needs `verify=False`.
         calibration_examples: How many calibration inputs to use at most.
 
     Returns:
@@ -91,9 +92,11 @@ def export(
     Example:
 
     ```python
-    report = resrep_tf.export(slim, "slim.tflite", "int8", calibration=train)
+    slim = resrep_tf.convert(pruner)
+    report = resrep_tf.export(slim, "slim.tflite", "int8", calibration=data)
     print(report)
-    outputs = resrep_tf.export.load("slim.tflite")(images)
+    predict = resrep_tf.export.load("slim.tflite")
+    outputs = [predict(images) for images, _ in test_batches]
     ```
     """
     path = Path(path).expanduser()
@@ -139,6 +142,9 @@ def _explained(job: Job, format: str, path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError):
+        raise
+    except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError):
+        # As TensorFlow has a full disk, and a folder that cannot be written.
         raise
     except Exception as error:
         # The converters raise all kinds of exceptions.

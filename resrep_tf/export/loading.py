@@ -86,7 +86,9 @@ def load(path: str | Path) -> Predictor:
     """
     where = Path(path).expanduser()
     if not where.exists():
-        raise ValueError(f"`path` must exist: {_KNOWN}. Received: path={str(path)!r}")
+        raise ValueError(
+            f"`path` must be {_KNOWN}, and must exist. Received: path={str(path)!r}"
+        )
     if where.is_file() and not where.stat().st_size:
         raise ValueError(f"`path` is an empty file. Received: path={str(path)!r}")
     if where.suffix == ".tflite" and where.is_file():
@@ -117,6 +119,12 @@ def load_written(path: Path, named: Path) -> Predictor:
     except Exception as error:
         # The readers raise all kinds of exceptions on a damaged file.
         text = " ".join(str(error).split())
+        if "Select TensorFlow op" in text:
+            raise ValueError(
+                "`path` uses operations of TensorFlow itself, and the interpreter of "
+                "this TensorFlow has no Flex delegate to run them. "
+                f"Received: path={str(named)!r}"
+            ) from error
         raise ValueError(
             f"`path` cannot be loaded: it is damaged, or not what its name says. "
             f"Received: path={str(named)!r} ({type(error).__name__}: {text[:300]})"

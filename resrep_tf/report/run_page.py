@@ -73,6 +73,7 @@ def sections(
         ("Layer by layer", _layers(report["conversion"]["layers"])),
         ("What stays, and why", _stays(report["conversion"], explanation)),
         ("How it went", _course(report)),
+        ("Files to deploy", _exports(report.get("exports", ()))),
     ]
 
 
@@ -210,3 +211,35 @@ def _course(report: Mapping[str, Any]) -> str:
             f"{conversion['damage']:.2g} of their scale at most."
         )
     return "\n".join(f"<p>{line}</p>" for line in lines)
+
+
+def _exports(exports: Rows) -> str:
+    """Returns the table of exported files; nothing for a report without them."""
+    rows = []
+    for file in exports:
+        shares = (file["class_agreement"], file.get("accuracy"))
+        agreement, accuracy = (
+            "" if share is None else f"{share:.2%}" for share in shares
+        )
+        difference = file["difference"]
+        rows.append(
+            [
+                html_page.row_header(file["file"]),
+                f"<td>{html_page.text(file['format'])}</td>",
+                html_page.number(f"{1e-3 * file['bytes']:,.1f}"),
+                html_page.number("" if difference is None else f"{difference:.2g}"),
+                html_page.number(agreement),
+                html_page.number(accuracy),
+            ]
+        )
+    if not rows:
+        return ""
+    return html_page.table(
+        "Each file was loaded again and compared with the pruned model on training "
+        "images: the largest difference of outputs relative to their scale, and how "
+        "often the class is the same. Accuracy is that on held-out images, of formats "
+        "that compute in other numbers than the model.",
+        ["file", "format", "kB", "difference", "same class", "top-1 accuracy"],
+        rows,
+        numbers=(2, 3, 4, 5),
+    )

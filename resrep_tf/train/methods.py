@@ -25,6 +25,7 @@ from resrep_tf.convert.report import LayerChange
 from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.planning import targets_met
 from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.pruning.state import number
 from resrep_tf.surgery.fuse import fused
 from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -14,6 +15,8 @@ from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers, start
 from resrep_tf.evaluate import accuracy
+from resrep_tf.export import ExportReport, load
+from resrep_tf.export.precision import in_float32
 from resrep_tf.train import methods, reporting, training
 from resrep_tf.train import settings as settings_module
 from resrep_tf.train.checkpoints import Checkpoints
@@ -109,6 +112,7 @@ class Job:
         interruption: Interruption,
     ) -> "Job":
         """Loads the data and tries everything that can fail before training."""
+        export.check(settings.export)
         keras.utils.set_random_seed(settings.seed)
         if settings.mixed_precision != "float32":
             keras.config.set_dtype_policy(f"mixed_{settings.mixed_precision}")
@@ -171,7 +175,9 @@ class Job:
             return
         outcome = self.method.finish(base, *self.train(base))
         base, slim = self.deployable(base), self.deployable(outcome.model)
-        export.write(slim, self.folder, self.settings.export)
+        formats = self.settings.export
+        images = export.inputs(self.data, formats)
+        exports = export.write(slim, self.folder, formats, images)
         measured = reporting.measure(
             {"before": base, "after": slim},
             {"before": base_scores, "after": self.evaluate(slim, "the pruned model")},
@@ -186,9 +192,23 @@ class Job:
             self.settings,
             measured,
             outcome,
+            [self.described(each) for each in exports],
             resrep_tf.explain(base),
             self.trainer.metrics.rows,
         )
+
+    def described(self, exported: ExportReport) -> dict[str, Any]:
+        """Returns what the report says about a file, with its accuracy if needed.
+
+        The usual formats compute what the model does, whose accuracy is known.
+        """
+        found = dict(export.entry(exported))
+        if exported.format not in export.DEFAULT:
+            name = exported.path.name
+            predict, steps = load(exported.path), self.settings.eval_steps
+            scores = accuracy.evaluate(predict, self.data, name, steps)
+            found["accuracy"] = scores.accuracy
+        return found
 
     def work(self) -> None:
         """Runs the part of all other processes, which is training.
@@ -266,7 +286,7 @@ class Job:
         """Returns the model in float32, whatever precision it is trained in."""
         if self.settings.mixed_precision == "float32":
             return model
-        return architectures.in_float32(model)
+        return in_float32(model)
 
     def evaluate(self, model: keras.Model, title: str) -> accuracy.Scores:
         """Returns the accuracy of a model on held-out images."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 import resrep_tf
 from resrep_tf.cli import output
 from resrep_tf.evaluate import accuracy, latency
+from resrep_tf.export.files import size
 from resrep_tf.report import run_page
 from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.train.methods import Outcome
@@ -38,7 +39,7 @@ def measure(
         key: Measurements(
             flops=resrep_tf.count_flops(model, input_shape),
             params=model.count_params(),
-            bytes=output.size(files[key]),
+            bytes=size(files[key]),
             latency=seconds[key],
             accuracy=scores[key].accuracy,
             top5_accuracy=scores[key].top5_accuracy,
@@ -52,6 +53,7 @@ def write(
     settings: Settings,
     measured: Mapping[str, Measurements],
     outcome: Outcome,
+    exports: Sequence[Mapping[str, Any]],
     explanation: resrep_tf.Explanation,
     metrics: Sequence[Mapping[str, Any]],
 ) -> None:
@@ -62,6 +64,7 @@ def write(
         settings: The run's settings.
         measured: The measurements of the models `before` and `after`.
         outcome: The result of the method.
+        exports: A dictionary for each file that was exported.
         explanation: What can be pruned in the base.
         metrics: The rows of metrics.csv.
     """
@@ -73,6 +76,7 @@ def write(
         **{key: found.to_dict() for key, found in measured.items()},
         "plan": None if outcome.plan is None else outcome.plan.to_dict(),
         "conversion": outcome.conversion.to_dict(),
+        "exports": list(exports),
         "versions": {
             "resrep_tf": resrep_tf.__version__,
             "keras": keras.__version__,

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resrep_tf.baselines.criteria import CRITERIA
-from resrep_tf.cli import common_flags
+from resrep_tf.cli import common_flags, recipes
+from resrep_tf.cli.export import formats_flag, read_on_or_off
 from resrep_tf.cli.flagset import FlagSet, flag, marked
 from resrep_tf.cli.workers import STRATEGIES
 from resrep_tf.selection.schedule import KINDS as SCHEDULES
@@ -285,9 +286,7 @@ class Settings:
         choices=PRECISIONS,
     )
     jit_compile: bool = flag(False, "Compile training steps with XLA.")
-    export: bool = flag(
-        True, "Write saved_model/ and pruned.tflite beside pruned.keras."
-    )
+    export: tuple[str, ...] = formats_flag()
     snapshot_epochs: int = flag(
         0,
         "Keep the wrapped model's weights of every so many epochs in snapshots/, to "
@@ -339,6 +338,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
     Returns:
         The settings, and the text of a flagfile that gives the same ones anywhere.
     """
+    arguments = read_on_or_off(recipes.expand(arguments))
     settings, text = flag_set().resolve(arguments)
     check(settings)
     return settings, text

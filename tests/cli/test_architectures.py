@@ -10,6 +10,7 @@ from keras import layers
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.evaluate import accuracy as evaluation
+from resrep_tf.export.precision import in_float32
 from support import runs
 from support.runs import CLASSES, SHAPE, one_convolution
 
@@ -110,7 +111,7 @@ def test_in_float32_only_the_precision_changes():
     images = np.random.default_rng(0).normal(size=(2, *SHAPE)).astype("float32")
     outputs = model(images)
     assert outputs.dtype == "float32"
-    copy = architectures.in_float32(model)
+    copy = in_float32(model)
     kinds = {layer.compute_dtype for layer in copy.layers if layer.weights}
     assert kinds == {"float32"}
     np.testing.assert_allclose(outputs, copy(images), atol=0.2)

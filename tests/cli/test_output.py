@@ -12,6 +12,7 @@ from resrep_tf import data
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.convert import command as convert
+from resrep_tf.export.files import size
 from resrep_tf.study import command as study
 from resrep_tf.train import pipeline
 
@@ -36,7 +37,7 @@ def test_atomic_replaces_folders(tmp_path):
             assert temporary.suffix == ""
     assert os.listdir(tmp_path / "folder") == ["new"]
     assert os.listdir(tmp_path) == ["folder"]
-    assert output.size(tmp_path / "folder") == 3
+    assert size(tmp_path / "folder") == 3
 
 
 def test_the_default_folder_is_named_after_the_run():

@@ -243,6 +243,45 @@ def test_convert_repeats_the_conversion(finished, tmp_path):
     }
 
 
+def test_convert_writes_the_formats_that_are_asked_for(finished, tmp_path):
+    pruner = f"--pruner={finished[0] / 'pruner.keras'}"
+    more = ["--export=int8,tflite_float16", f"--output={tmp_path / 'folder'}"]
+    with pytest.raises(CommandError, match="`--dataset` must be given with"):
+        convert.run([pruner, *more])
+    printed = call(convert.run, pruner, *more, "--dataset=digits")
+    report = json.loads((tmp_path / "folder" / "report.json").read_text())
+    forms = {each["format"]: each for each in report["exports"]}
+    assert list(forms) == ["keras", "tflite_float16", "int8"]
+    for each in forms.values():
+        file = tmp_path / "folder" / each["file"]
+        assert each["bytes"] == file.stat().st_size
+        assert f"Exporting {file.name}\n  {each['format']}, " in printed
+        assert each["verified_on"] == "64 calibration inputs"
+        assert each["class_agreement"] > 0.9
+        assert str(tmp_path) not in str(each)
+    assert forms["keras"]["difference"] < 1e-5 < forms["int8"]["difference"]
+
+
+def test_the_report_has_the_exported_files(finished, report):
+    forms = [each["format"] for each in report["exports"]]
+    assert forms == ["keras", "saved_model", "tflite"]
+    page = (finished[0] / "report.html").read_text(encoding="utf-8")
+    assert "Files to deploy" in page and "pruned.tflite" in page
+
+
+def test_the_accuracy_of_an_int8_file_is_in_the_report(flags, tmp_path):
+    quick = ["--epochs=1", "--base_epochs=1", "--steps_per_epoch=2", "--drop_masked"]
+    quick += ["--export=int8", f"--output={tmp_path / 'run'}"]
+    call(pipeline.run, *flags, *quick)
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    _, int8 = report["exports"]
+    model = f"--model={tmp_path / 'run' / 'pruned_int8.tflite'}"
+    printed = call(evaluate.run, model, "--dataset=digits", "--nolatency")
+    assert f"{ACCURACY} {int8['accuracy']:.2%}" in printed
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    assert files == (runs.FILES - {"saved_model", "pruned.tflite"}) | {int8["file"]}
+
+
 def test_another_run_is_not_overwritten(finished, flags):
     before = (finished[0] / "run.flags").read_text()
     expected = r"holds another run: --seed=0, now 7\. .*Received: --output="

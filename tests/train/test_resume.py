@@ -10,6 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import resrep_tf
 from resrep_tf.cli import output
@@ -203,7 +204,7 @@ def test_a_signal_at_any_stage_changes_nothing(
     for where in (
         (evaluation, "_count_in_top"),
         (pipeline.Job, "evaluate"),
-        (keras.Model, "export", lambda *args, **kwargs: "format" in kwargs),
+        (tf.lite.TFLiteConverter, "from_saved_model"),
     ):
         signal_at(monkeypatch, *where)
         with pytest.raises(Interrupted):
