@@ -13,7 +13,8 @@ from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of, targets_met
 from resrep_tf.pruning.state import number
 from resrep_tf.selection import selection
-from resrep_tf.selection.plan import Plan, needed_strength, rates_of_steps
+from resrep_tf.selection.plan import Plan, needed_strength
+from resrep_tf.selection.rates import rates_of_steps
 from resrep_tf.selection.schedule import AUTO, Schedule
 
 

@@ -33,6 +33,7 @@ from resrep_tf.budget.combined import (
     check_target,
 )
 from resrep_tf.selection.checks import check_not_negative, check_positive_integer
+from resrep_tf.selection.rates import rates_of_steps
 from resrep_tf.selection.schedule import Schedule
 
 # Where a derived schedule puts its milestones, as fractions of the run. What is removed
@@ -48,8 +49,6 @@ _FORGOTTEN = (0.25, 0.4, 0.55, 0.7)
 _SWING = 2.0
 # Selecting more often than this buys nothing: norms hardly move in between.
 _SHORTEST_INTERVAL = 10
-# Learning-rate schedules can be slow to call; a run is sampled at this many steps.
-_SCHEDULE_SAMPLES = 512
 
 
 @dataclass(frozen=True)
@@ -386,32 +385,3 @@ def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:
         f"{start}: warmup_steps={derived.warmup_steps}, interval={derived.interval}, "
         f"step={derived.step}, masked_strength={derived.masked_strength:g}."
     )
-
-
-# === Arguments ===
-
-
-def rates_of_steps(
-    learning_rate: float | Callable[[int], float] | np.ndarray, total_steps: int
-) -> np.ndarray:
-    """Returns the learning rate of every step."""
-    if callable(learning_rate):
-        samples = min(total_steps, _SCHEDULE_SAMPLES)
-        steps = np.linspace(0, total_steps - 1, samples).round().astype(int)
-        values = [float(learning_rate(step)) for step in steps.tolist()]
-        rates = np.interp(np.arange(total_steps), steps, values)
-    else:
-        rates = np.asarray(learning_rate, np.float64)
-        if rates.ndim == 0:
-            rates = np.full(total_steps, rates)
-    if rates.shape != (total_steps,):
-        raise ValueError(
-            f"`learning_rate` must have one value for each of {total_steps} steps. "
-            f"Received: an array of shape {rates.shape}"
-        )
-    if not (np.isfinite(rates) & (rates >= 0)).all():
-        raise ValueError(
-            "`learning_rate` must be finite and not negative at every step. "
-            f"Received: learning_rate={learning_rate}"
-        )
-    return rates

@@ -12,7 +12,7 @@ import resrep_tf
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.convert import command as convert
 from resrep_tf.train import pipeline
-from resrep_tf.train.methods import advice
+from resrep_tf.train.methods.resrep import advice
 from support import runs
 from support.runs import call, digits_network, load, process
 

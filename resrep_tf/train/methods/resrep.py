@@ -1,13 +1,7 @@
-"""The methods that `--method` names: ResRep, and those it is compared with.
+"""ResRep: re-parameterise, forget, shrink, convert."""
 
-Each trains on the same data, in the same order, for the same number of epochs, and
-meets the same targets on the same channel graph.
-"""
-
-import abc
 import dataclasses
 import functools
-import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -16,130 +10,24 @@ import keras
 import numpy as np
 
 import resrep_tf
-from resrep_tf import models
-from resrep_tf.baselines import ablation, criteria, minimal
+from resrep_tf.baselines import ablation, minimal
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import blame
 from resrep_tf.convert import UnfinishedWarning
-from resrep_tf.convert.report import LayerChange
 from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.planning import targets_met
 from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.pruning.state import number
 from resrep_tf.surgery.fuse import fused
-from resrep_tf.train import training
 from resrep_tf.train.checkpoints import transfer
 from resrep_tf.train.checks import blame_targets, goals
+from resrep_tf.train.methods.base import Method, Outcome, copy
 from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
-from resrep_tf.train.settings import BASE_TEACHER, MINIMAL, Settings
+from resrep_tf.train.settings import MINIMAL
 from resrep_tf.train.snapshots import Snapshots
-from resrep_tf.train.training import Trainer
 
-# The number of batches that a criterion sees if it needs data.
-BATCHES = 20
 # The number of batches on which the statistics of fresh BatchNorms are measured.
 SHRINK_BATCHES = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """The result of a method.
-
-    Attributes:
-        model: The plain model.
-        conversion: The change of each layer.
-        plan: The plan of the training, for ResRep.
-    """
-
-    model: keras.Model
-    conversion: resrep_tf.ConversionReport
-    plan: resrep_tf.Plan | None = None
-
-
-def make(
-    settings: Settings, trainer: Trainer, teacher: keras.Model | None = None
-) -> "Method":
-    """Returns the method that `--method` names."""
-    kind = ResRep if settings.method == "resrep" else OneShot
-    return kind(settings, trainer, teacher)
-
-
-@dataclasses.dataclass(frozen=True)
-class Method(abc.ABC):
-    """A way from a base to a narrower model.
-
-    Attributes:
-        settings: The settings of the run.
-        trainer: Trains models, on all devices.
-        teacher: The model that `--teacher` names by its path.
-    """
-
-    settings: Settings
-    trainer: Trainer
-    teacher: keras.Model | None = None
-
-    @abc.abstractmethod
-    def phases(self, base: keras.Model) -> tuple[Phase, ...]:
-        """Returns the phases that follow on that of the base."""
-
-    @abc.abstractmethod
-    def finish(
-        self, base: keras.Model, trained: keras.Model, plan: resrep_tf.Plan | None
-    ) -> Outcome:
-        """Makes the result, prints what was done, and returns it.
-
-        Args:
-            base: The model before all phases.
-            trained: The model after the last one, without replicas.
-            plan: The plan of the training, if there was one.
-        """
-
-    def _rate(self, start: float) -> Rate:
-        return training.learning_rate(
-            start,
-            self.settings.lr_schedule,
-            self.settings.lr_boundaries,
-            self.trainer.steps_per_epoch,
-            self.settings.epochs,
-        )
-
-    def _lesson(self, base: keras.Model) -> dict[str, Any]:
-        """Returns the arguments of `compile` that are about the teacher."""
-        teacher = base if self.settings.teacher == BASE_TEACHER else self.teacher
-        return {} if teacher is None else {"teacher": teacher}
-
-    def _compiled(
-        self,
-        model: keras.Model,
-        optimizer: keras.Optimizer,
-        lesson: Mapping[str, Any],
-    ) -> keras.Model:
-        """Returns a plain model, compiled; with a teacher if there is one."""
-        if lesson:
-            model = resrep_tf.Student.of(model)
-        with blame("teacher"):
-            self.trainer.compile(model, optimizer, **lesson)
-        return model
-
-    def _asked(self) -> dict[str, Any]:
-        """Returns the fractions to remove, as arguments."""
-        settings = self.settings
-        return {
-            "flops_target": settings.flops_target,
-            "params_target": settings.params_target,
-            "latency_target": settings.latency_target,
-            "latency_table": settings.latency_table,
-        }
-
-    def _targets(self) -> Any:
-        settings = self.settings
-        if settings.targets == "paper":
-            return models.targets(settings.arch)
-        if settings.targets == "internal":
-            return None
-        if settings.targets == "all":
-            return "all"
-        return re.compile(settings.targets)
 
 
 class ResRep(Method):
@@ -298,7 +186,7 @@ class ResRep(Method):
         with output.atomic(self.trainer.folder / output.SHRUNK) as path:
             trained.save(path)
         slim, difference = fused(trained)
-        conversion = dataclasses.replace(_difference(base, slim), difference=difference)
+        conversion = dataclasses.replace(difference(base, slim), difference=difference)
         print(conversion)
         return Outcome(slim, conversion, plan)
 
@@ -359,98 +247,3 @@ class _PlannedSelection(resrep_tf.ChannelSelection):
             # It warns of a plan that does not fit, which the printed plan says too.
             warnings.simplefilter("ignore")
             super().on_epoch_begin(epoch, logs)
-
-
-class OneShot(Method):
-    """Choose the structure first, then train it like any model."""
-
-    def phases(self, base):
-        settings = self.settings
-        scratch = settings.method == "shrink"
-        start = settings.base_learning_rate if scratch else settings.learning_rate
-        what = "Training from scratch" if scratch else "Finetuning"
-        return (
-            Phase(
-                PRUNE,
-                f"{what} ({settings.method}), {settings.epochs} epochs",
-                range(settings.epochs),
-                self._rate(start),
-                self._make,
-                self._plain,
-            ),
-        )
-
-    def _make(self, base: keras.Model, rate: Rate) -> Ready:
-        student = self._student(base)
-        optimizer = self.trainer.optimizer(rate)
-        return Ready(self._compiled(student, optimizer, self._lesson(base)))
-
-    def _student(self, base: keras.Model) -> keras.Model:
-        """Returns the model to train, the same one whenever it is made."""
-        settings = self.settings
-        keras.utils.set_random_seed(settings.seed)
-        constraints = {
-            "targets": self._targets(),
-            "min_width": settings.min_width,
-            "round_to": settings.round_to,
-            **self._asked(),
-        }
-        with blame("method"):
-            if settings.method == "finetune":
-                return copy(base)
-            if settings.method == "shrink":
-                return criteria.shrink(base, **constraints)
-            losses = accuracy.compile_arguments(base, self.trainer.data.classes)
-            return criteria.prune_by_scores(
-                base,
-                settings.method,
-                data=self.trainer.same_batches(BATCHES),
-                loss=losses["loss"],
-                seed=settings.seed,
-                **constraints,
-            )
-
-    def _plain(self, base: keras.Model, trained: keras.Model) -> keras.Model:
-        return copy(trained)  # Without the optimizer too.
-
-    def finish(self, base, trained, plan):
-        conversion = _difference(base, trained)
-        print(conversion)
-        return Outcome(trained, conversion, plan)
-
-
-def copy(model: keras.Model) -> keras.Model:
-    """Returns a plain model of the same weights that is not compiled."""
-    if isinstance(model, resrep_tf.Student):
-        model = model.plain()
-    new = keras.models.clone_model(model)
-    new.set_weights(model.get_weights())
-    return new
-
-
-def _difference(before: keras.Model, after: keras.Model) -> resrep_tf.ConversionReport:
-    """Returns the change of each layer, from two plain models."""
-    old, new = resrep_tf.explain(before), resrep_tf.explain(after)
-    found = {layer.name: layer for layer in new.layers}
-    layers = tuple(
-        LayerChange(
-            layer.name,
-            layer.kind,
-            layer.width,
-            found[layer.name].width,
-            layer.flops,
-            found[layer.name].flops,
-            folded=0,
-        )
-        for layer in old.layers
-    )
-    return resrep_tf.ConversionReport(
-        layers,
-        old.flops,
-        new.flops,
-        before.count_params(),
-        after.count_params(),
-        rows_dropped=0,
-        largest_norm_dropped=0.0,
-        kept={},
-    )
