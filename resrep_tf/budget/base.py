@@ -10,8 +10,9 @@ class Budget(Protocol):
     measured (FLOPs, parameters, latency) can take its place.
     """
 
-    unit: str
-    """The name of what is counted, in the plural, for messages."""
+    @property
+    def unit(self) -> str:
+        """The name of what is counted, in the plural, for messages."""
 
     @property
     def total(self) -> float:

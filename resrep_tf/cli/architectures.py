@@ -14,6 +14,7 @@ import tensorflow as tf
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.export.precision import in_float32
+from resrep_tf.graph.heads import output_activation
 from resrep_tf.graph.tracing import has_graph, trace
 
 _KERAS = "keras:"
@@ -177,16 +178,7 @@ def check_shapes(
 
 def gives_logits(model: keras.Model) -> bool:
     """Returns whether a model's outputs are logits, as opposed to probabilities."""
-    if isinstance(model, keras.Sequential):
-        last = model.layers[-1]
-    else:
-        named = {layer.name: layer for layer in model.layers}
-        last = named.get(model.output_names[0])
-    if isinstance(last, keras.Model):
-        return gives_logits(last)
-    if isinstance(last, keras.layers.Softmax):
-        return False
-    return getattr(last, "activation", None) is not keras.activations.softmax
+    return output_activation(model, 0) != "softmax"
 
 
 # === keras.applications ===

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.cli import common_flags, export, output
+from resrep_tf.cli import common_flags, export, output, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.convert.conversion import UnfinishedWarning
@@ -51,6 +51,7 @@ class Settings:
     )
     data_dir: str | None = common_flags.data_dir()
     image_size: int | None = common_flags.image_size()
+    pixels: str = pixels.pixels_flag()
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -63,7 +64,7 @@ def run(arguments: Sequence[str]) -> None:
     export.check(settings.export)
     target = _target(settings.output)
     output.check(target.parent if target.suffix == ".keras" else target)
-    images = _images(settings)
+    _check_data(settings)
     pruner = _load(settings.pruner)
     with blame("pruner"), warnings.catch_warnings():
         # The note below says the same in the words of the command's flags.
@@ -88,6 +89,7 @@ def run(arguments: Sequence[str]) -> None:
             slim.save(path)
     else:
         output.create(target)
+        images = _images(settings, slim)
         exports = export.write(slim, target, settings.export, images)
         found = {
             "conversion": report.to_dict(),
@@ -97,22 +99,25 @@ def run(arguments: Sequence[str]) -> None:
     print(f"Written to {target}")
 
 
-def _images(settings: Settings) -> tf.data.Dataset | None:
+def _check_data(settings: Settings) -> None:
+    if settings.dataset is None and "int8" in settings.export:
+        raise CommandError(
+            "`--dataset` must be given with `--export=int8`: the ranges of all "
+            "activations are measured on training images. Received: no --dataset"
+        )
+
+
+def _images(settings: Settings, model: keras.Model) -> tf.data.Dataset | None:
     """Returns images to calibrate with; None if no data are given."""
     if settings.dataset is None:
-        if "int8" in settings.export:
-            raise CommandError(
-                "`--dataset` must be given with `--export=int8`: the ranges of all "
-                "activations are measured on training images. Received: no --dataset"
-            )
         return None
+    shape = model.inputs[0].shape
+    size = pixels.image_size(settings.image_size, settings.dataset, shape)
     with blame("dataset"):
         dataset = data.load(
-            settings.dataset,
-            batch_size=1,
-            image_size=settings.image_size,
-            data_dir=settings.data_dir,
+            settings.dataset, batch_size=1, image_size=size, data_dir=settings.data_dir
         )
+    dataset = pixels.for_model(dataset, settings.pixels, model, trained=True)
     return export.inputs(dataset, settings.export)
 
 

@@ -10,8 +10,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import tensorflow as tf
 
-from .images import normalise, shift_and_flip
+from .images import shift_and_flip
 from .order import Order, uniform
+from .pixels import Scale, own_scale
 
 # Images are shifted by up to an eighth of their size: 4 of 32 pixels, 1 of 8.
 SHIFT = 8
@@ -25,8 +26,7 @@ class ArraySource:
     Attributes:
         train: Training images, (examples, height, width, channels), and labels.
         held_out: Those for evaluation.
-        mean: Mean of each channel, in the images' units.
-        std: Standard deviation of each channel.
+        pixels: What images are brought to.
         classes: Number of classes.
         class_names: Their names, if known.
         augment: Whether training images are shifted, and flipped if `flip`.
@@ -35,8 +35,7 @@ class ArraySource:
 
     train: tuple[tf.Tensor, tf.Tensor]
     held_out: tuple[tf.Tensor, tf.Tensor]
-    mean: np.ndarray
-    std: np.ndarray
+    pixels: Scale
     classes: int
     class_names: tuple[str, ...] | None
     augment: bool
@@ -71,7 +70,7 @@ class ArraySource:
             chosen = tf.gather(images, rows)
             if self.augment:
                 chosen = shift_and_flip(chosen, draws, pad, self.flip)
-            return normalise(chosen, self.mean, self.std), tf.gather(labels, rows)
+            return self.pixels(chosen), tf.gather(labels, rows)
 
         return _mapped(order.chain(epoch_from, step, epochs), batch)
 
@@ -80,7 +79,7 @@ class ArraySource:
         images, labels = self.held_out
 
         def batch(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            chosen = normalise(tf.gather(images, rows), self.mean, self.std)
+            chosen = self.pixels(tf.gather(images, rows))
             return chosen, tf.gather(labels, rows)
 
         return _mapped(
@@ -107,13 +106,12 @@ def from_arrays(
     train: tuple[np.ndarray, np.ndarray],
     held_out: tuple[np.ndarray, np.ndarray],
     *,
-    mean: np.ndarray | None = None,
-    std: np.ndarray | None = None,
+    pixels: Scale | None = None,
     **settings: Any,
 ) -> ArraySource:
     """Makes a source of arrays, normalised by the training set unless told how."""
-    if mean is None or std is None:
-        mean, std = _statistics(train[0])
+    if pixels is None:
+        pixels = own_scale(*_statistics(train[0]))
 
     def tensors(split: tuple[np.ndarray, np.ndarray]) -> tuple[tf.Tensor, tf.Tensor]:
         images, labels = split
@@ -121,7 +119,7 @@ def from_arrays(
         with tf.device("CPU"):
             return tf.constant(images), tf.constant(labels, tf.int32)
 
-    return ArraySource(tensors(train), tensors(held_out), mean, std, **settings)
+    return ArraySource(tensors(train), tensors(held_out), pixels, **settings)
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from .order import Order
+from .pixels import Scale, scale
 
 
 class Source(Protocol):
@@ -18,6 +19,7 @@ class Source(Protocol):
     class_names: tuple[str, ...] | None
     train_examples: int
     eval_examples: int
+    pixels: Scale
 
     def training(
         self, order: Order, step: int, epochs: int | None
@@ -115,6 +117,30 @@ class Dataset:
     def unvaried(self) -> "Dataset":
         """Returns the same set without augmentation of its training images."""
         source = dataclasses.replace(self._source, augment=False)
+        return dataclasses.replace(self, _source=source)
+
+    @property
+    def pixels(self) -> str:
+        """The name of the scale that images are brought to."""
+        return self._source.pixels.name
+
+    def with_pixels(self, name: str) -> "Dataset":
+        """Returns the same set with images brought to another scale, given its name.
+
+        For sets in memory the numbers in the arrays count as raw pixels.
+        """
+        source = dataclasses.replace(self._source, pixels=scale(name))
+        return dataclasses.replace(self, _source=source)
+
+    def whole(self) -> "Dataset":
+        """Returns the same set with images resized whole to evaluate, not cropped.
+
+        This is what `keras.utils.image_dataset_from_directory` does. Sets in memory
+        are never cropped.
+        """
+        if not hasattr(self._source, "whole"):
+            return self
+        source = dataclasses.replace(self._source, whole=True)
         return dataclasses.replace(self, _source=source)
 
     def evaluation(self) -> tf.data.Dataset:

@@ -159,6 +159,16 @@ def central_crop(contents: tf.Tensor, size: int) -> tf.Tensor:
     return tf.ensure_shape(image, [size, size, 3])
 
 
+def resized(contents: tf.Tensor, size: int) -> tf.Tensor:
+    """Returns a whole image in another size, as Keras reads images from a folder.
+
+    Args:
+        contents: A JPEG or PNG file.
+        size: Height and width of the result.
+    """
+    return tf.image.resize(decode(contents), [size, size])
+
+
 def _central_window(
     shape: tf.Tensor, shorter: int, size: int
 ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -27,6 +27,7 @@ def load(
     download: bool = False,
     augment: bool = True,
     flip: bool | None = None,
+    pixels: str | None = None,
     num_shards: int = 1,
     shard_index: int = 0,
     shuffle_buffer: int = 4096,
@@ -66,6 +67,10 @@ def load(
         flip: Whether that includes mirror images. By default only where these are
             known to be of the same class: ImageNet, CIFAR, folders, images of varying
             size.
+        pixels: What a model wants its pixels to be: "0..255", "0..1", "-1..1",
+            "imagenet" (its mean and deviation) or "caffe". By default the mean and
+            deviation of the training images for `digits`, `npz:` and small images
+            that are not RGB, else "imagenet".
         num_shards: Number of workers that share every batch, in equal parts.
         shard_index: The number of this worker's part. Together the parts are the batch
             that a single worker would get.
@@ -101,7 +106,7 @@ def load(
             f"`batch_size` must not exceed the {source.train_examples} training "
             f"examples of {name!r}. Received: batch_size={batch_size}"
         )
-    return Dataset(
+    loaded = Dataset(
         name=name,
         input_shape=source.input_shape,
         classes=source.classes,
@@ -114,6 +119,7 @@ def load(
         shard_index=shard_index,
         _source=source,
     )
+    return loaded if pixels is None else loaded.with_pixels(pixels)
 
 
 def _check_batch(batch_size: int, num_shards: int, shard_index: int) -> None:

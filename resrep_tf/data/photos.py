@@ -4,25 +4,19 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from .images import (
-    RGB_MEAN,
-    RGB_STD,
     WINDOW_DRAWS,
     central_crop,
-    normalise,
     random_resized_crop,
+    resized,
 )
 from .order import Order, uniform
+from .pixels import SCALES, Scale
 from .splits import Split
 
 IMAGE_SIZE = 224
-
-# For pixels of 0 ... 255.
-MEAN = 255 * np.array(RGB_MEAN)
-STD = 255 * np.array(RGB_STD)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +31,9 @@ class PhotoSource:
         class_names: Their names, if known.
         augment: Whether training images are cropped at random.
         flip: Whether mirror images are of the same class.
+        pixels: What images are brought to.
+        whole: Whether images are resized whole to evaluate, instead of cropped in
+            the middle.
     """
 
     train: Split
@@ -46,6 +43,8 @@ class PhotoSource:
     class_names: tuple[str, ...] | None
     augment: bool
     flip: bool
+    pixels: Scale = SCALES["imagenet"]
+    whole: bool = False
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -108,7 +107,8 @@ class PhotoSource:
             mirror = draws[-1] < 0.5
             # A slice with a step of -1 would take as long as decoding the image.
             image = tf.cond(mirror, lambda: tf.reverse(image, [1]), lambda: image)
-        return normalise(image, MEAN, STD)
+        return self.pixels(image)
 
     def _plain(self, contents: tf.Tensor) -> tf.Tensor:
-        return normalise(central_crop(contents, self.image_size), MEAN, STD)
+        shape = resized if self.whole else central_crop
+        return self.pixels(shape(contents, self.image_size))

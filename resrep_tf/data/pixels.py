@@ -85,6 +85,20 @@ SCALES = {
 }
 
 
+# The name of the scale that a set of arrays makes of its training images.
+OWN = "own statistics"
+
+
+def own_scale(mean: np.ndarray, std: np.ndarray) -> Scale:
+    """Returns the scale that subtracts a mean and divides by a deviation."""
+    return Scale(
+        OWN,
+        "minus the mean of the training images, over their deviation",
+        lambda images: normalise(images, mean, std),
+        len(mean),
+    )
+
+
 def names(channels: int | None = None) -> list[str]:
     """Returns the names of all scales, or of those for a number of channels."""
     return [

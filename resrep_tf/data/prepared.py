@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from .arrays import ArraySource, from_arrays
-from .images import RGB_MEAN, RGB_STD
 from .photos import IMAGE_SIZE, PhotoSource
+from .pixels import SCALES
 from .splits import RecordSplit
 
 # A name, and perhaps a configuration or a version.
@@ -74,8 +74,7 @@ def prepared(
         return from_arrays(
             _decoded(train, shape),
             _decoded(evaluation, shape),
-            mean=255 * np.array(RGB_MEAN) if rgb else None,
-            std=255 * np.array(RGB_STD) if rgb else None,
+            pixels=SCALES["imagenet"] if rgb else None,
             flip=builder.name in FLIPPED if flip is None else flip,
             **settings,
         )

@@ -15,7 +15,8 @@ from resrep_tf.cli.architectures import check_shapes, gives_logits
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
-from resrep_tf.export import load
+from resrep_tf.data.detection import near_chance
+from resrep_tf.export import Predictor, load
 
 # From a batch of images to the outputs.
 Predict = Callable[[tf.Tensor], Any]
@@ -34,12 +35,14 @@ class Scores:
         accuracy: Share of them whose class has the largest output.
         top5_accuracy: Share whose class is among the five largest.
         loss: The mean loss without weight decay, if it was asked for.
+        warning: A sentence, if the accuracy could be that of guessing.
     """
 
     examples: int
     accuracy: float
     top5_accuracy: float
     loss: float | None = None
+    warning: str | None = None
 
     def __str__(self):
         return (
@@ -62,7 +65,10 @@ def evaluate(
     print(f"Evaluating {title} on {data.name}")
     total = count(data, steps)
     progress = keras.utils.Progbar(total, verbose=verbosity(), unit_name="batch")
-    return score(predict, data, steps, after_batch=lambda: progress.add(1))
+    scores = score(predict, data, steps, after_batch=lambda: progress.add(1))
+    if scores.warning is not None:
+        print(scores.warning)
+    return scores
 
 
 def score(
@@ -81,18 +87,21 @@ def score(
         loss: A loss whose mean is wanted too.
         after_batch: Called after every batch.
     """
-    first, fifth, examples, losses = 0, 0, 0, 0.0
+    first, fifth, losses = 0, 0, 0.0
+    seen: list[int] = []
     with blame_images(data):
         for images, labels in limited(data.evaluation(), steps):
             outputs = tf.convert_to_tensor(predict(images))
             first += _count_in_top(1, labels, outputs)
             fifth += _count_in_top(5, labels, outputs)
-            examples += len(labels)
+            seen += labels.numpy().tolist()
             if loss is not None:
                 losses += len(labels) * float(loss(labels, outputs))
             after_batch()
+    examples = len(seen)
     mean = None if loss is None else losses / examples
-    return Scores(examples, first / examples, fifth / examples, mean)
+    warning = near_chance(first / examples, seen, data.classes)
+    return Scores(examples, first / examples, fifth / examples, mean, warning)
 
 
 def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
@@ -212,14 +221,24 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
     return call
 
 
-def load_predictor(path: str, data: Dataset) -> Predict:
+def load_predictor(path: str, data: Dataset) -> Predictor:
     """Loads any file that `resrep_tf.export` writes; raises if it does not fit."""
+    predict = load_file(path)
+    check_file(predict, data)
+    return predict
+
+
+def load_file(path: str) -> Predictor:
+    """Loads any file that `resrep_tf.export` writes, as `--model`."""
     try:
-        predict = load(path)
+        return load(path)
     except (ValueError, ImportError) as error:
         message = str(error).replace("`path`", "`--model`", 1)
         message = message.replace("Received: path=", "Received: --model=")
         raise CommandError(message) from error
+
+
+def check_file(predict: Predictor, data: Dataset) -> None:
+    """Raises if a file does not classify images like those of the data."""
     shapes = map(tf.TensorShape, (predict.input_shape, predict.output_shape))
     check_shapes(*shapes, data.input_shape, data.classes, "model")
-    return predict

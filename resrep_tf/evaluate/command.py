@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resrep_tf import data
-from resrep_tf.cli import architectures, common_flags
+from resrep_tf.cli import architectures, common_flags, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.evaluate import accuracy, latency
@@ -36,6 +36,7 @@ class Settings:
     data_dir: str | None = common_flags.data_dir()
     download: bool = common_flags.download()
     image_size: int | None = common_flags.image_size()
+    pixels: str = pixels.pixels_flag()
     batch_size: int = flag(100, "Images in a batch.", lower=1)
     eval_steps: int | None = flag(None, "Evaluate on so many batches only.", lower=1)
     latency: bool = flag(True, "Measure the latency too.")
@@ -45,18 +46,14 @@ def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
     settings = FlagSet(USAGE, Settings).parse(arguments)
     _check(settings)
-    with blame("dataset"):
-        dataset = data.load(
-            settings.dataset,
-            batch_size=settings.batch_size,
-            image_size=settings.image_size,
-            data_dir=settings.data_dir,
-            download=settings.download,
-        )
     name = settings.model or settings.arch
     if settings.model is not None:
-        predict = accuracy.load_predictor(settings.model, dataset)
+        predict = accuracy.load_file(settings.model)
+        dataset = _load_data(settings, predict.input_shape)
+        accuracy.check_file(predict, dataset)
+        model = predict if predict.model is None else predict.model
     else:
+        dataset = _load_data(settings, _shape(settings))
         model = architectures.build(
             settings.arch,
             dataset.input_shape,
@@ -65,12 +62,34 @@ def run(arguments: Sequence[str]) -> None:
             init_weights=settings.init_weights,
         )
         predict = accuracy.predictor(model)
+    if settings.arch is None or architectures.kind(settings.arch) == "file":
+        dataset = pixels.shown(dataset, model)
+    dataset = pixels.for_model(dataset, settings.pixels, model, trained=True)
     scores = accuracy.evaluate(predict, dataset, name, settings.eval_steps)
     print(f"{name}: {scores}")
     if settings.latency:
         seconds = latency.measure({name: predict}, dataset.input_shape)[name]
         for batch, time in seconds.items():
             print(f"latency, batch {batch}: {1e3 * time:.2f} ms")
+
+
+def _shape(settings: Settings) -> Sequence:
+    """Returns the shape of the network's input, if it is in a file."""
+    if architectures.kind(settings.arch) != "file":
+        return ()
+    return architectures.load_file(settings.arch).inputs[0].shape
+
+
+def _load_data(settings: Settings, shape: Sequence) -> data.Dataset:
+    size = pixels.image_size(settings.image_size, settings.dataset, shape)
+    with blame("dataset"):
+        return data.load(
+            settings.dataset,
+            batch_size=settings.batch_size,
+            image_size=size,
+            data_dir=settings.data_dir,
+            download=settings.download,
+        )
 
 
 def _check(settings: Settings) -> None:

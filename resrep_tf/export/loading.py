@@ -50,6 +50,11 @@ class Predictor:
         # Of the variables that `run` reads: TensorFlow's functions do not keep them.
         self._owner = owner
 
+    @property
+    def model(self) -> keras.Model | None:
+        """The Keras model of a .keras file; None for other files."""
+        return self._owner if isinstance(self._owner, keras.Model) else None
+
     def __call__(self, images: Any) -> np.ndarray:
         images = np.asarray(keras.ops.convert_to_numpy(images), "float32")
         if not fits(images.shape, self.input_shape):

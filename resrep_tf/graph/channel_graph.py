@@ -35,7 +35,8 @@ class ChannelGraph:
     """
 
     def __init__(self, model: keras.Model, input_shape: Sequence | None = None):
-        self.model, self.trace_report = trace(model, input_shape, return_report=True)
+        traced: Any = trace(model, input_shape, return_report=True)
+        self.model, self.trace_report = traced
         self.function = check_model(self.model)
         # A model without a graph was drawn for just this shape.
         open_shape = input_shape if has_graph(model) else None

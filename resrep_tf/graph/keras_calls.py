@@ -137,7 +137,7 @@ def twin(op: Any, name: str, trainable: bool = True, cls: type | None = None) ->
     in a new graph itself: its name would have to change, since names in a graph are
     unique, and the calls would stay recorded on it.
     """
-    copy = object.__new__(cls or type(op))
+    copy: Any = object.__new__(cls or type(op))
     # Around `__setattr__`, which would register the attributes a second time.
     copy.__dict__.update(vars(op))
     copy.__dict__.update(name=name, _inbound_nodes=[], _outbound_nodes=[])

@@ -160,6 +160,7 @@ class Taught:
     """
 
     teacher: Teacher | None = None
+    distribute_strategy: Any
     # The name of the teacher that a loaded model had when it was saved, and how it
     # learnt from it.
     _absent: str | None = None

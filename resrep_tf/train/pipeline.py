@@ -118,6 +118,8 @@ class Job:
             keras.config.set_dtype_policy(f"mixed_{settings.mixed_precision}")
         _check_replicas(settings, workers)
         dataset = training.load_data(settings, workers.count, workers.index)
+        # As if no network had been looked at for its pixels.
+        keras.utils.set_random_seed(settings.seed)
         trainer = Trainer(
             settings,
             dataset,

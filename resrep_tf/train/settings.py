@@ -8,6 +8,7 @@ from resrep_tf.baselines.criteria import CRITERIA
 from resrep_tf.cli import common_flags, recipes
 from resrep_tf.cli.export import formats_flag, read_on_or_off
 from resrep_tf.cli.flagset import FlagSet, flag, marked
+from resrep_tf.cli.pixels import pixels_flag
 from resrep_tf.cli.workers import STRATEGIES
 from resrep_tf.selection.schedule import KINDS as SCHEDULES
 from resrep_tf.selection.schedule import Schedule
@@ -59,6 +60,7 @@ class Settings:
     )
     download: bool = common_flags.download(mark=CHANGEABLE)
     image_size: int | None = common_flags.image_size()
+    pixels: str = pixels_flag()
     augment: bool = flag(True, "Vary training images at random.")
 
     # === What to remove ===

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from resrep_tf import data
-from resrep_tf.cli import output
+from resrep_tf.cli import architectures, output, pixels
 from resrep_tf.cli.errors import CommandError, blame, brief
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers
@@ -31,19 +31,41 @@ from resrep_tf.train.settings import Settings
 
 
 def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
-    """Loads the data of a run, or a worker's share of them."""
+    """Loads the data of a run, or a worker's share, as the network wants them."""
+    shape: Sequence = ()
+    if architectures.kind(settings.arch) == "file":
+        shape = architectures.load_file(settings.arch).inputs[0].shape
     with blame("dataset"):
-        return data.load(
+        dataset = data.load(
             settings.dataset,
             batch_size=settings.batch_size,
             seed=settings.seed,
-            image_size=settings.image_size,
+            image_size=pixels.image_size(settings.image_size, settings.dataset, shape),
             data_dir=settings.data_dir,
             download=settings.download,
             augment=settings.augment,
             num_shards=num_shards,
             shard_index=shard_index,
         )
+    return _as_wanted(settings, dataset)
+
+
+def _as_wanted(settings: Settings, dataset: Dataset) -> Dataset:
+    """Returns the data with pixels as the network wants them."""
+    kind = architectures.kind(settings.arch)
+    if kind == "package" and settings.pixels == pixels.AUTO:
+        return dataset
+    network = architectures.build(
+        settings.arch,
+        dataset.input_shape,
+        dataset.classes,
+        options=settings.arch_options,
+        init_weights=settings.init_weights,
+    )
+    if kind == "file":
+        dataset = pixels.shown(dataset, network)
+    trained = kind == "file" or settings.init_weights is not None
+    return pixels.for_model(dataset, settings.pixels, network, trained)
 
 
 def learning_rate(

@@ -6,7 +6,8 @@ import pytest
 from keras import layers as L
 from keras import ops
 
-from resrep_tf.teacher.logits import output_activation, to_logits
+from resrep_tf.graph.heads import output_activation
+from resrep_tf.teacher.logits import to_logits
 
 
 def model_of(block):

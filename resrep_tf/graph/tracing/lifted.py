@@ -140,7 +140,7 @@ def applies(
         return False
     weight, shape = tuple(variable.shape), tuple(tensor.shape)
     alone = all(n == 1 for n in weight[:-1])
-    fits = not weight or (shape and weight[-1] in (1, shape[-1]))
+    fits = not weight or (bool(shape) and weight[-1] in (1, shape[-1]))
     return bool(shape) and alone and fits and len(weight) <= len(shape)
 
 

@@ -1,0 +1,122 @@
+"""`--pixels`: the scale of the images is the model's, not the data set's."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from resrep_tf.cli.architectures import gives_logits
+from resrep_tf.cli.errors import blame
+from resrep_tf.cli.flagset import flag
+from resrep_tf.data import Dataset
+from resrep_tf.data.detection import detect
+from resrep_tf.data.heads import Head
+from resrep_tf.data.pixels import OWN, SCALES, Choice, scale_of
+from resrep_tf.export import Predictor
+
+AUTO = "auto"
+# Images that scales are tried on.
+_TRIED = 256
+
+
+def pixels_flag() -> Any:
+    """Declares `--pixels`."""
+    return flag(
+        AUTO,
+        "What the model wants its pixels to be. auto: what the model says, or else "
+        "what it does best with on some images; networks of this package get "
+        "imagenet, and digits, npz files and small images that are not RGB their own "
+        "mean and deviation.",
+        choices=(AUTO, *SCALES),
+    )
+
+
+def for_model(
+    data: Dataset, pixels: str, model: keras.Model | Predictor, trained: bool
+) -> Dataset:
+    """Returns a set with images as a model wants them; prints which and why.
+
+    Args:
+        data: The set.
+        pixels: As `--pixels`.
+        model: The model.
+        trained: Whether it can be tried on images, where it does not tell.
+    """
+    if pixels != AUTO:
+        with blame("pixels"):
+            return _checked(data.with_pixels(pixels))
+    if data.pixels == OWN:
+        return data
+    choice = _told(model)
+    if choice.name is None and trained:
+        choice = _tried(data, model)
+    if choice.name is None:
+        return data
+    print(f"Pixels: {choice.name}, since {choice.reason}")
+    if choice.name == data.pixels:
+        return data
+    return data.with_pixels(choice.name)
+
+
+def image_size(given: int | None, dataset: str, shape: Sequence) -> int | None:
+    """Returns the size to bring images to: as given, or else that of the model.
+
+    Args:
+        given: As `--image_size`.
+        dataset: As `--dataset`. The images of some sets are never resized.
+        shape: The shape of the model's input with its batch, None where open.
+    """
+    if given is not None or dataset.startswith(("digits", "npz:")) or len(shape) != 4:
+        return given
+    height, width = shape[1:3]
+    return height if height == width else None
+
+
+def shown(data: Dataset, model: keras.Model | Predictor) -> Dataset:
+    """Returns a set whose evaluation shows a model what it was trained to see.
+
+    Networks of this package see the middle of images. Others were most likely made
+    with Keras's own reader of folders, which resizes images whole.
+    """
+    if not data.name.startswith("folder:") or _is_own(model):
+        return data
+    return data.whole()
+
+
+def _checked(data: Dataset) -> Dataset:
+    """Raises if a set's images have another number of channels than its scale."""
+    scale = SCALES[data.pixels]
+    scale(tf.zeros(data.input_shape))
+    return data
+
+
+def _is_own(model: keras.Model | Predictor) -> bool:
+    return "of this package" in _told(model).reason
+
+
+def _told(model: keras.Model | Predictor) -> Choice:
+    if isinstance(model, Predictor):
+        return Choice(None, "a deployed file does not tell")
+    return scale_of(model)
+
+
+def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
+    """Returns the scale with which a model gets most images right."""
+    # Of training images, since they come in random order: held-out ones may begin
+    # with hundreds of one class.
+    # The same ones for all workers.
+    whole = dataclasses.replace(data, num_shards=1, shard_index=0)
+    raw = whole.with_pixels("0..255").unvaried().train()
+    images, labels = next(iter(raw.unbatch().batch(_TRIED)))
+    logits = isinstance(model, Predictor) or gives_logits(model)
+    head = Head("classes", data.classes, logits)
+    called: Any = model
+    if isinstance(model, Predictor):
+
+        def called(batch: Any, training: bool) -> Any:
+            return model(batch)
+
+    found = detect(called, images, labels, head=head)
+    return Choice(found.scale, f"the model was tried on images. {found}")
