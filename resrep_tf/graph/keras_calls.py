@@ -283,6 +283,22 @@ def fit_as_in_inference(model: keras.Model) -> None:
     model._call_has_training_arg = False
 
 
+def keep_output_names(
+    old: list[keras.KerasTensor], new: list[keras.KerasTensor]
+) -> None:
+    """Names what makes each new output as what made the old one.
+
+    Keras calls a model's outputs so, and losses and metrics are given by these names.
+    An operation that made several outputs has one name for all, which cannot be kept.
+    """
+    makers = [tensor._keras_history.operation for tensor in old]
+    for maker, tensor in zip(makers, new, strict=True):
+        op = tensor._keras_history.operation
+        alone = makers.count(maker) == 1 and len(op._inbound_nodes) == 1
+        if alone and not isinstance(op, keras.layers.InputLayer):
+            op.__dict__["name"] = maker.name
+
+
 def last_node(op: Any) -> Any:
     """Returns the latest recorded call of an operation."""
     return op._inbound_nodes[-1]

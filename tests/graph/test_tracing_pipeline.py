@@ -153,3 +153,17 @@ def test_a_file_is_an_architecture(model, tmp_path):
     x = images(*SHAPE)
     np.testing.assert_array_equal(loaded(x), model(x))
     assert len(resrep_tf.wrap(loaded).compactors) == 2
+
+
+def test_a_drawn_layer_at_the_end_leaves_its_name_to_the_output():
+    inputs = keras.Input(SHAPE)
+    x = layers.Conv2D(4, 3)(inputs)
+    model = keras.Model(
+        inputs, [Block(4, 8, name="one")(x), Block(4, 6, name="two")(x)]
+    )
+    pruner = resrep_tf.wrap(model)
+    assert len(pruner.compactors) == 2
+    assert pruner.output_names == model.output_names == ["one", "two"]
+    keep = {c.name: np.arange(c.width) < 2 for c in pruner.compactors}
+    slim = resrep_tf.convert(pruner, keep=keep, verify=False)
+    assert slim.output_names == model.output_names

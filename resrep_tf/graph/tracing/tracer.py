@@ -13,6 +13,7 @@ from resrep_tf.graph.keras_calls import (
     has_graph,
     is_leaf,
     is_sensitive,
+    keep_output_names,
     last_node,
     operations,
     recorded_cast,
@@ -114,6 +115,7 @@ class Tracer:
             self._names.reserve(op.name)
         place = _Place("", self.model.trainable, recorded=True)
         outputs = self._inline_graph(function, inputs, place)
+        keep_output_names(function.outputs, keras.tree.flatten(outputs))
         structure = keras.tree.map_structure(
             lambda tensor: copies[id(tensor)], structures(function)[0]
         )
