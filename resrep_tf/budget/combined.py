@@ -103,12 +103,8 @@ class CombinedBudget:
                 "given. Received: none of them"
             )
         self._budgets = [goal.budget for goal in self.goals]
+        self.unit = self._budgets[0].unit
         self._asked = [goal for goal in self.goals if goal.target is not None]
-
-    @property
-    def unit(self) -> str:
-        """The name of what the first budget counts."""
-        return self._budgets[0].unit
 
     @property
     def total(self) -> float:
