@@ -31,6 +31,8 @@ EXTRAS = {
     "dev": [
         *PLOTS,
         "build>=1.2",
+        # Pinned to one major version: the next one may find more.
+        "mypy>=2.4,<3",
         "pytest>=8.2",
         "pytest-xdist>=3.6",
         # Pinned to one minor version: the next one may format differently.
