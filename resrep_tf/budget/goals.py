@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from resrep_tf.budget.combined import (
     FLOPS_TARGET,
@@ -73,6 +74,7 @@ class Goals:
             meter = ParametersMeter.of(graph, fuse_bn)
             goals.append(Goal(meter, self.params_target, PARAMS_TARGET))
         if self.latency_table is not None:
-            latency = LatencyMeter(self.latency_table, graph)
+            table = cast(LatencyTable, self.latency_table)  # Loaded if it was a path.
+            latency = LatencyMeter(table, graph)
             goals.append(Goal(latency, self.latency_target, LATENCY_TARGET))
         return CombinedBudget(goals)
