@@ -210,9 +210,9 @@ KERAS_HUB = """\
 All CNNs of keras-hub are Functional models, and each is above, with the kinds of blocks
 that its backbone can be made of: {kinds}.
 
-Some are made of layers that are whole blocks, which have no rule: all that they touch
-stays, and only the rest is pruned. That is so in {partly}. In {nothing}, there is
-no rest.
+Some are made of layers that are whole blocks: what their `call` does is drawn as a
+graph first (`resrep_tf.trace`). There is nothing to prune in {nothing}: its
+normalisations go across channels.
 
 Two of these layers, in DeepLabV3 and RetinaNet, cannot be read from a `.keras` file as
 part of any Functional model, pruned or not: their `build` takes tuples only, and a file
@@ -263,11 +263,9 @@ def keras_hub(rows: dict[str, Row]) -> str:
         if network.name in rows
     }
     nothing = [name for name, row in hub.items() if not row["reduction"]["all"]]
-    partly = [n for n, row in hub.items() if row["uncounted"] and n not in nothing]
     others = [f"- {name}: {why}." for name, why in TRANSFORMERS.items()]
     return KERAS_HUB.format(
         kinds=", ".join(hub),
-        partly=", ".join(partly),
         nothing=" and ".join(nothing),
         others="\n".join(others),
     )
