@@ -21,7 +21,7 @@ from resrep_tf.pruning.state import number
 from resrep_tf.surgery.fuse import fused
 from resrep_tf.train.checkpoints import transfer
 from resrep_tf.train.checks import blame_targets, goals
-from resrep_tf.train.methods.base import Method, Outcome, copy
+from resrep_tf.train.methods.base import Method, Outcome, copy, difference
 from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
 from resrep_tf.train.settings import MINIMAL
 from resrep_tf.train.snapshots import Snapshots
@@ -185,8 +185,8 @@ class ResRep(Method):
     ) -> Outcome:
         with output.atomic(self.trainer.folder / output.SHRUNK) as path:
             trained.save(path)
-        slim, difference = fused(trained)
-        conversion = dataclasses.replace(difference(base, slim), difference=difference)
+        slim, rounding = fused(trained)
+        conversion = dataclasses.replace(difference(base, slim), difference=rounding)
         print(conversion)
         return Outcome(slim, conversion, plan)
 
