@@ -1,0 +1,91 @@
+"""Methods of the command: their phases, shrinking and the teacher."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from resrep_tf.cli import output
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.train import pipeline
+from support import runs
+from support.checks import assert_plain
+from support.runs import call, events, load
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory) -> list[str]:
+    return [*runs.quick_flags(tmp_path_factory.mktemp("model")), "--noexport"]
+
+
+def distilled(folder) -> dict[str, list[float]]:
+    """The distillation's loss of every epoch, by phase."""
+    found: dict[str, list[float]] = {}
+    for phase, _, value in events(folder):
+        if value.tag == "distillation_loss":
+            found.setdefault(phase, []).append(float(tf.make_ndarray(value.tensor)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "phases"), [("resrep", {"prune", "recover"}), ("l2", {"prune"})]
+)
+def test_every_method_can_have_a_teacher(flags, tmp_path, method, phases):
+    for teacher in ("base", "none"):
+        folder = tmp_path / teacher
+        more = [f"--method={method}", f"--teacher={teacher}", f"--output={folder}"]
+        call(pipeline.run, *flags, *more)
+    losses = distilled(tmp_path / "base")
+    assert set(losses) == phases
+    assert np.isfinite(np.concatenate(list(losses.values()))).all()
+    assert not distilled(tmp_path / "none")
+    taught, alone = (load(tmp_path / name / output.PRUNED) for name in ("base", "none"))
+    assert_plain(taught)
+    kernels = [model.get_layer("logits").kernel for model in (taught, alone)]
+    assert kernels[0].shape != kernels[1].shape or not np.allclose(*kernels)
+
+
+def test_a_teacher_from_a_file(flags, tmp_path):
+    teacher = runs.save(tmp_path / "teacher.keras", runs.digits_network)
+    short = ["--base_epochs=1", "--epochs=1", f"--output={tmp_path / 'run'}"]
+    call(pipeline.run, *flags, *short, f"--teacher={teacher}")
+    assert distilled(tmp_path / "run")
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 3), None])
+def test_a_teacher_that_does_not_fit_is_refused(flags, tmp_path, shape):
+    path = tmp_path / "teacher.keras"
+    if shape is not None:
+        runs.save(path, runs.one_convolution, shape=shape)
+    with pytest.raises(CommandError, match="`--teacher`"):
+        pipeline.run([*flags, f"--teacher={path}", f"--output={tmp_path / 'run'}"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_shrinking_leaves_a_trainable_network(flags, tmp_path):
+    printed = call(pipeline.run, *flags, f"--output={tmp_path}")
+    assert "BatchNorms restored" in printed
+    shrunk = load(tmp_path / output.SHRUNK)
+    assert_plain(shrunk)
+    kinds = [type(layer) for layer in shrunk.layers]
+    assert kinds.count(keras.layers.BatchNormalization) == 2
+    slim = load(tmp_path / output.PRUNED)
+    assert keras.layers.BatchNormalization not in map(type, slim.layers)
+    widths = [model.get_layer("conv0").filters for model in (shrunk, slim)]
+    assert widths[0] == widths[1] < 8
+    report = json.loads((tmp_path / output.REPORT).read_text())
+    assert report["conversion"]["difference"] < 1e-4
+
+
+@pytest.mark.parametrize("other", ["--noreset", "--compactor=filters"])
+def test_shrinking_needs_compactors_that_forget(flags, tmp_path, other):
+    with pytest.raises(CommandError, match="`--shrink` rebuilds the network"):
+        pipeline.run([*flags, "--shrink", other, f"--output={tmp_path / 'run'}"])
+
+
+def test_without_shrinking_the_wrapped_model_trains_to_the_end(flags, tmp_path):
+    printed = call(pipeline.run, *flags, "--noshrink", f"--output={tmp_path}")
+    assert "BatchNorms restored" not in printed
+    assert not (tmp_path / output.SHRUNK).exists()
