@@ -25,12 +25,11 @@ from resrep_tf.pruning.rows import (
     removed_by,
     row_norms,
     unforgotten,
-    zeroed,
 )
+from resrep_tf.pruning.verification import verified
 from resrep_tf.surgery.decide import Dropping, decide
 from resrep_tf.surgery.narrow import Narrower
-from resrep_tf.surgery.rebuild import Rebuilder
-from resrep_tf.surgery.verify import compare, random_inputs, tolerance
+from resrep_tf.surgery.verify import tolerance
 
 
 def convert(
@@ -219,32 +218,7 @@ def _verify(
     limit: float,
     drop_masked: bool,
 ) -> ConversionReport:
-    model, rows = _readable(pruner, rows)
-    inputs = random_inputs(pruner, pruner.graph.input_shapes)
-    with zeroed(rows):
-        expected = model(inputs, training=False)
-    difference = compare(expected, slim(inputs, training=False))
-    damage = None
     inexact = not all(compactor.exact_when_zero for compactor in rows)
-    if drop_masked or report.largest_norm_dropped > 0 or inexact:
-        damage = compare(model(inputs, training=False), expected)
-    if not difference <= limit:
-        raise ValueError(
-            "The converted model does not compute what the wrapped one does: outputs "
-            f"differ by {difference:.3g} of their scale, more than {limit:.3g}. If the "
-            "model computes in low precision, `verify` can be a larger number. "
-            f"Received: verify={limit}"
-        )
+    differs = drop_masked or report.largest_norm_dropped > 0 or inexact
+    difference, damage = verified(pruner, slim, rows, limit, "converted", differs)
     return dataclasses.replace(report, difference=difference, damage=damage)
-
-
-def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:
-    """Returns a model to compare with: the given one, or a copy if it has replicas.
-
-    Called as it is, such a model would take the moving statistics of one replica.
-    """
-    if pruner.distribute_strategy.num_replicas_in_sync == 1:
-        return pruner, rows
-    rebuilder = Rebuilder(pruner.graph)
-    model = rebuilder.build()
-    return model, {rebuilder.made(c): kept for c, kept in rows.items()}

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from resrep_tf.pruning.verification import verdict
+
 
 @dataclass(frozen=True)
 class LayerChange:
@@ -99,14 +101,7 @@ class ConversionReport:
                 f"{self.rows_dropped:,} compactor rows dropped, "
                 f"the largest of norm {self.largest_norm_dropped:.3g}"
             )
-        for reason, channels in self.kept.items():
-            lines.append(f"{channels} channels had to stay: {reason}")
-        if self.difference is not None:
-            lines.append(f"verified: outputs differ by {self.difference:.3g} at most")
-        if self.damage is not None:
-            lines.append(
-                f"dropping these rows changed the outputs by {self.damage:.3g}"
-            )
+        lines += verdict(self.kept, self.difference, self.damage)
         return "\n".join(lines)
 
 

@@ -22,12 +22,13 @@ import keras
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.rows import Rows, kept_rows, removed_by, row_norms, zeroed
+from resrep_tf.pruning.rows import kept_rows, removed_by, row_norms
 from resrep_tf.pruning.rows import unforgotten as rows_left
+from resrep_tf.pruning.verification import verdict, verified
 from resrep_tf.shrinking.carry_over import carry_over
 from resrep_tf.shrinking.restoring import Shrinker, measure
 from resrep_tf.surgery.decide import decide
-from resrep_tf.surgery.verify import compare, random_inputs, tolerance
+from resrep_tf.surgery.verify import tolerance
 
 REFUSE, KEEP, DROP = UNFORGOTTEN = ("refuse", "keep", "drop")
 
@@ -78,14 +79,7 @@ class ShrinkReport:
             f"({self.flops_removed:.2%} removed), {self.new_params:,} parameters",
             f"{len(self.restored)} BatchNorms restored on {self.batches} batches",
         ]
-        for reason, channels in self.kept.items():
-            lines.append(f"{channels} channels had to stay: {reason}")
-        if self.difference is not None:
-            lines.append(f"verified: outputs differ by {self.difference:.3g} at most")
-        if self.damage is not None:
-            lines.append(
-                f"dropping these rows changed the outputs by {self.damage:.3g}"
-            )
+        lines += verdict(self.kept, self.difference, self.damage)
         return "\n".join(lines)
 
 
@@ -163,7 +157,8 @@ def shrink(
     )
     if verify is not False:
         limit = tolerance(pruner) if verify is True else float(verify)
-        report = _verify(pruner, slim, rows, report, limit)
+        difference, damage = verified(pruner, slim, rows, limit, "narrower", True)
+        report = replace(report, difference=difference, damage=damage)
     if optimizer is not None:
         optimizer.build(slim.trainable_variables)
         carry_over(
@@ -228,28 +223,3 @@ def _widths(shrinker: Shrinker) -> dict[str, tuple[int, int]]:
         (kept,) = shrinker.keeps(call).outputs
         found[shrinker.graph.label(call)] = (len(kept), int(kept.sum()))
     return found
-
-
-# === Verifying ===
-
-
-def _verify(
-    pruner: ResRepModel,
-    slim: keras.Model,
-    rows: Rows,
-    report: ShrinkReport,
-    limit: float,
-) -> ShrinkReport:
-    inputs = random_inputs(pruner, pruner.graph.input_shapes)
-    before = pruner(inputs, training=False)
-    with zeroed(rows):
-        expected = pruner(inputs, training=False)
-    difference = compare(expected, slim(inputs, training=False))
-    if not difference <= limit:
-        raise ValueError(
-            "The narrower model does not compute what the wrapped one does: outputs "
-            f"differ by {difference:.3g} of their scale, more than {limit:.3g}. If the "
-            "model computes in low precision, `verify` can be a larger number. "
-            f"Received: verify={limit}"
-        )
-    return replace(report, difference=difference, damage=compare(before, expected))

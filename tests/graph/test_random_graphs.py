@@ -4,9 +4,7 @@ import pytest
 
 from resrep_tf.graph.channel_graph import ChannelGraph
 from support.checks import alive, assert_prunes_exactly, outputs, precision
-from support.random_models import random_model
-
-BATCH = 20
+from support.random_models import BATCH, check_batch, random_model
 
 
 def check(seed):
@@ -27,23 +25,12 @@ def check(seed):
     return alive(outputs(slim))
 
 
-def check_batch(first):
-    pruned = 0
-    for seed in range(first, first + BATCH):
-        try:
-            pruned += check(seed)
-        except Exception as error:
-            error.add_note(f"Reproduce with `check({seed})`.")
-            raise
-    assert pruned > 0.7 * BATCH
-
-
 @pytest.mark.parametrize("first", range(0, 100, BATCH))
 def test_random_graphs(first):
-    check_batch(first)
+    check_batch(check, first)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 3100, BATCH))
 def test_many_random_graphs(first):
-    check_batch(first)
+    check_batch(check, first)

@@ -25,10 +25,9 @@ from support.checks import (
 )
 from support.graphs import GRAPHS, chain, forgetful, residual
 from support.networks import NETWORKS
-from support.random_models import random_model
+from support.random_models import BATCH, check_batch, random_model
 from support.small import small_model
 
-BATCH = 20
 BATCHNORM = keras.layers.BatchNormalization
 
 # Some random graphs have nothing that was forgotten.
@@ -253,26 +252,15 @@ def check(seed):
     return alive(outputs(slim))
 
 
-def check_batch(first):
-    shrunk = 0
-    for seed in range(first, first + BATCH):
-        try:
-            shrunk += check(seed)
-        except Exception as error:
-            error.add_note(f"Reproduce with `check({seed})`.")
-            raise
-    assert shrunk > 0.7 * BATCH
-
-
 @pytest.mark.parametrize("first", range(0, 60, BATCH))
 def test_random_graphs(first):
-    check_batch(first)
+    check_batch(check, first)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(60, 660, BATCH))
 def test_many_random_graphs(first):
-    check_batch(first)
+    check_batch(check, first)
 
 
 QUICK = ("MobileNetV2",)

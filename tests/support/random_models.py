@@ -293,3 +293,20 @@ class RandomModel:
 
 def random_model(seed: int) -> keras.Model:
     return RandomModel(seed).build()
+
+
+# === Many of them ===
+
+BATCH = 20
+
+
+def check_batch(check, first):
+    """Runs `check` on a batch of seeds; it returns false if there was nothing to do."""
+    done = 0
+    for seed in range(first, first + BATCH):
+        try:
+            done += check(seed)
+        except Exception as error:
+            error.add_note(f"Reproduce with `check({seed})`.")
+            raise
+    assert done > 0.7 * BATCH
