@@ -6,8 +6,6 @@ import pytest
 from keras import layers as L
 
 import resrep_tf
-from resrep_tf import models
-from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.channel_graph import ChannelGraph
 from support.checks import assert_prunes_exactly, precision
 
@@ -25,46 +23,6 @@ def names(producers):
 
 def folded(report, name):
     return next(layer.folded for layer in report.layers if layer.name == name)
-
-
-# === Golden numbers ===
-
-
-@pytest.mark.parametrize(
-    ("name", "flops"),
-    [("resnet50", 4_089_184_256), ("mobilenet", 568_740_352)],
-)
-def test_flops_of_the_papers_imagenet_models(name, flops):
-    assert resrep_tf.count_flops(models.build(name)) == flops
-
-
-@pytest.mark.parametrize(("name", "millions"), [("resnet56", 126), ("resnet110", 253)])
-def test_flops_of_the_papers_cifar_models(name, millions):
-    model = models.build(name, shortcut="projection")
-    assert round(resrep_tf.count_flops(model) / 1e6) == millions
-
-
-def test_flops_of_the_authors_pruned_resnet50():
-    """Their published widths leave 0.4546 of the FLOPs."""
-    widths = [
-        *[(22, 22), (23, 36), (1, 1)],
-        *[(62, 97), (16, 49), (38, 68), (41, 92)],
-        *[(189, 204), (69, 145), (65, 139), (64, 94), (67, 89), (86, 95)],
-        *[(473, 488), (171, 281), (511, 512)],
-    ]
-    pruner = resrep_tf.wrap(models.build("resnet50"), models.targets("resnet50"))
-    assert len(pruner.compactors) == 2 * len(widths)
-    meter = FlopsMeter.of(pruner.graph)
-    flat = [width for pair in widths for width in pair]
-    for channels, width in zip(pruner.compactor_channels(), flat, strict=True):
-        for channel in channels[width:]:
-            meter.remove(int(channel))
-    assert round(meter.current / meter.total, 4) == 0.4546
-
-
-def test_flops_of_keras_resnet50():
-    model = keras.applications.ResNet50(weights=None)
-    assert round(resrep_tf.count_flops(model) / 1e9, 2) == 3.86
 
 
 # === Wiring ===
@@ -228,94 +186,6 @@ def test_two_inputs_and_two_named_outputs():
     _, slim, _ = assert_prunes_exactly(model)
     assert set(slim.output) == {"a", "b"}
     assert set(slim.input) == {"left", "r"}
-
-
-def transfer_model(base_training=None):
-    base_input = keras.Input((8, 8, 3), name="pixels")
-    x = L.Conv2D(6, 3, padding="same", name="conv")(base_input)
-    x = L.BatchNormalization(name="bn")(x)
-    x = L.ReLU()(x)
-    y = L.Conv2D(6, 3, padding="same", name="conv2")(x)
-    base = keras.Model(base_input, L.Add()([x, y]), name="base")
-    head = keras.Sequential(
-        [keras.Input((6,)), L.Dense(5, activation="relu", name="hidden"), L.Dense(2)],
-        name="head",
-    )
-    inputs = keras.Input((8, 8, 3), name="image")
-    x = base(inputs, training=base_training)
-    x = L.Conv2D(4, 3, name="extra")(x)
-    x = L.Concatenate()([x, L.Conv2D(2, 3)(base(inputs))])
-    return keras.Model(inputs, head(L.GlobalAveragePooling2D()(x)), name="transfer")
-
-
-def test_nested_models_stay_nested():
-    model = transfer_model(base_training=False)
-    pruner, slim, report = assert_prunes_exactly(model)
-    assert {"base", "head"} <= {layer.name for layer in slim.layers}
-    assert pruner.compactors[0].targets == ("conv", "conv2")
-    hidden = slim.get_layer("head").get_layer("hidden")
-    assert hidden.units < 5
-    # The base runs twice, so its convolutions cost twice.
-    conv = next(layer for layer in report.layers if layer.name == "conv")
-    assert conv.flops == 2 * 64 * 9 * 3 * 6
-
-
-def test_layers_of_the_same_name_in_two_nested_models_are_told_apart():
-    def base(name, width):
-        inputs = keras.Input((8, 8, 3))
-        x = L.Conv2D(width, 3, activation="relu", name="conv")(inputs)
-        return keras.Model(inputs, L.GlobalAveragePooling2D()(x), name=name)
-
-    inputs = keras.Input((8, 8, 3))
-    x = L.Concatenate()([base("left", 6)(inputs), base("right", 5)(inputs)])
-    model = keras.Model(inputs, L.Dense(2, name="logits")(x))
-    _, _, report = assert_prunes_exactly(model)
-    widths = {layer.name: layer.width for layer in report.layers}
-    assert widths == {"left/conv": 6, "right/conv": 5, "logits": 2}
-    explained = {layer.name for layer in resrep_tf.explain(model).layers}
-    assert explained == set(widths)
-
-
-def test_nested_model_called_on_different_spaces_ties_them():
-    inner_input = keras.Input((8, 8, 6))
-    inner = keras.Model(inner_input, L.ReLU()(inner_input))
-    inputs = keras.Input((8, 8, 3))
-    a, b = (
-        L.Conv2D(6, 3, padding="same", name="a")(inputs),
-        L.Conv2D(6, 1, name="b")(inputs),
-    )
-    x = L.Concatenate()([inner(a), inner(b)])
-    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
-    assert set(names(space_of(ChannelGraph(model), "a").producers)) == {"a", "b"}
-    assert_prunes_exactly(model)
-
-
-def test_nested_model_called_with_its_inputs_by_name():
-    """In another order than that of the names, which is how Keras flattens them."""
-    second, first = keras.Input((8, 8, 6), name="b"), keras.Input((8, 8, 6), name="a")
-    x = L.Concatenate()([second, L.Conv2D(5, 3, padding="same")(first)])
-    inner = keras.Model([second, first], x)
-    inputs = keras.Input((8, 8, 3))
-    a, b = L.Conv2D(6, 1, name="to_a")(inputs), L.Conv2D(6, 3, padding="same")(inputs)
-    x = inner(inputs={"a": L.ReLU()(a), "b": b})
-    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
-    assert_prunes_exactly(model)
-    keep = {"to_a": np.arange(6) < 2}
-    slim = resrep_tf.convert(resrep_tf.wrap(model, ["to_a"]), keep=keep, verify=1e-5)
-    (nested,) = (y for y in slim.layers if isinstance(y, keras.Model))
-    assert [t.shape[-1] for t in nested.inputs] == [6, 2]
-
-
-def test_nested_model_with_open_extents_counts_what_it_really_runs_on():
-    base_input = keras.Input((None, None, 3))
-    base = keras.Model(base_input, L.Conv2D(4, 3, padding="same")(base_input))
-    inputs = keras.Input((10, 12, 3))
-    model = keras.Model(inputs, L.GlobalAveragePooling2D()(base(inputs)))
-    assert resrep_tf.count_flops(model) == 10 * 12 * 9 * 3 * 4
-    assert resrep_tf.count_flops(base) == 224 * 224 * 9 * 3 * 4
-    assert resrep_tf.count_flops(base, (5, 6, 3)) == 5 * 6 * 9 * 3 * 4
-    with pytest.raises(ValueError, match=r"Received: input_shape=\(5, 6\)"):
-        resrep_tf.count_flops(base, (5, 6))
 
 
 def test_siamese_layers_are_pruned_once():

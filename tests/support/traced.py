@@ -2,10 +2,28 @@
 
 import keras
 import numpy as np
+from keras import layers, ops
 
 from resrep_tf.graph.keras_calls import all_layers
 from resrep_tf.graph.tracing import trace
 from support.checks import randomise
+
+
+class Block(layers.Layer):
+    """A convolution, a BatchNorm and an activation."""
+
+    def __init__(self, filters, **kwargs):
+        super().__init__(**kwargs)
+        self.conv = layers.Conv2D(filters, 3, padding="same", name="conv")
+        self.bn = layers.BatchNormalization(name="bn")
+
+    def call(self, x):
+        return ops.relu(self.bn(self.conv(x)))
+
+
+def names(model):
+    """The names of a model's layers, in its own order."""
+    return [layer.name for layer in model.layers]
 
 
 def images(*shape, batch=4, seed=0):
