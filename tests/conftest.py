@@ -12,6 +12,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import keras
 import pytest
+import tensorflow as tf
 
 SEED = 0
 
@@ -23,6 +24,15 @@ def reset_keras() -> None:
 
 
 reset_keras()  # For fixtures wider than a test, which are made before the first one.
+
+
+def pytest_configure(config):
+    """Leaves TensorFlow's rewriting of graphs to the slow tests and to the commands.
+
+    For thousands of small graphs, which run a few times, it takes longer than it saves.
+    """
+    if config.getoption("markexpr") == "not slow":
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 @pytest.fixture(autouse=True)

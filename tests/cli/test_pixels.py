@@ -67,7 +67,9 @@ def trained(folder, kind, path) -> float:
     return model.evaluate(held_out, verbose=0)[1]
 
 
-@pytest.mark.parametrize("kind", ["0..255", "0..1", "inside"])
+@pytest.mark.parametrize(
+    "kind", ["0..255", pytest.param("0..1", marks=pytest.mark.slow), "inside"]
+)
 def test_the_accuracy_of_the_base_is_that_of_keras(folder, kind, tmp_path):
     expected = trained(folder, kind, tmp_path / "mine.keras")
     assert expected > 0.6

@@ -25,12 +25,12 @@ def check(seed):
     return alive(outputs(slim))
 
 
-@pytest.mark.parametrize("first", range(0, 100, BATCH))
+@pytest.mark.parametrize("first", range(0, 60, BATCH))
 def test_random_graphs(first):
     check_batch(check, first)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 3100, BATCH))
+@pytest.mark.parametrize("first", range(60, 3100, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)

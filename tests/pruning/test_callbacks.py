@@ -353,7 +353,14 @@ def train_epochs(
     ],
     ids=["paper", "auto"],
 )
-@pytest.mark.parametrize("budget", ["flops", "params", "latency", "all"])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "flops",
+        "all",
+        *(pytest.param(b, marks=pytest.mark.slow) for b in ("params", "latency")),
+    ],
+)
 def test_a_restart_selects_the_same(selecting, compiling, budget, tmp_path):
     selecting = {**selecting, "budget": budget}
     path = tmp_path / "pruner.keras"

@@ -24,7 +24,7 @@ from support.checks import (
     randomise,
 )
 from support.graphs import GRAPHS, chain, forgetful, residual
-from support.networks import NETWORKS
+from support.networks import NETWORKS, NOTHING_TO_PRUNE, SMALL
 from support.random_models import BATCH, check_batch, random_model
 from support.small import small_model
 
@@ -252,25 +252,20 @@ def check(seed):
     return alive(outputs(slim))
 
 
-@pytest.mark.parametrize("first", range(0, 60, BATCH))
+@pytest.mark.parametrize("first", range(0, 40, BATCH))
 def test_random_graphs(first):
     check_batch(check, first)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(60, 660, BATCH))
+@pytest.mark.parametrize("first", range(40, 660, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)
 
 
-QUICK = ("MobileNetV2",)
-OTHERS = ("ResNet50", "EfficientNetB0", "DenseNet121", "MobileNetV3Small", "VGG16")
-
-
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
-)
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", ["all", None])
+@pytest.mark.parametrize("name", [n for n in SMALL if n not in NOTHING_TO_PRUNE])
 def test_networks(name, targets):
     # In float32 deep networks amplify rounding beyond 1e-5.
     with precision("float64"):

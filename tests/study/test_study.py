@@ -169,6 +169,7 @@ def trajectory(flags) -> str:
     return run("--study=trajectory", *flags)
 
 
+@pytest.mark.slow
 def test_pruning_costs_less_and_less(trajectory, folder):
     found = rows(folder / "trajectory" / "trajectory.csv")
     methods = {row["method"] for row in found}
@@ -189,6 +190,7 @@ def test_pruning_costs_less_and_less(trajectory, folder):
     assert ended["accuracy"] == last["accuracy"]
 
 
+@pytest.mark.slow
 def test_the_lasso_ends_with_its_minimal_structure(trajectory, folder):
     results = rows(folder / "trajectory" / "results.csv")
     (lasso,) = [row for row in results if row["method"] == "lasso-0.03-saved"]
@@ -199,6 +201,7 @@ def test_the_lasso_ends_with_its_minimal_structure(trajectory, folder):
     assert float(lasso["flops_removed"]) > 0
 
 
+@pytest.mark.slow
 def test_the_trajectory_is_drawn(trajectory, folder):
     drawn = {path.stem for path in (folder / "trajectory" / "figures").glob("*.svg")}
     assert drawn == {"recovery", "magnitudes", "norms"}

@@ -241,6 +241,7 @@ def test_xla(make):
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_replicas():
     """In a process of its own, where there are two devices."""
     root = Path(__file__).resolve().parents[2]

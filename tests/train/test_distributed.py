@@ -64,19 +64,17 @@ def assert_equal_runs(folder: Path, other: Path) -> None:
             assert min(np.min(compactor.mask) for compactor in two.compactors) == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 4])
 @pytest.mark.parametrize(
-    ("replicas", "batchnorm"),
-    [
-        (2, True),
-        pytest.param(2, False, marks=pytest.mark.slow),
-        pytest.param(4, True, marks=pytest.mark.slow),
-        pytest.param(4, False, marks=pytest.mark.slow),
-    ],
+    ("batchnorm", "more"),
+    [(True, []), (False, []), (True, ["--teacher=base", "--shrink"])],
 )
-def test_replicas_come_to_what_one_device_comes_to(tmp_path, replicas, batchnorm):
+def test_replicas_come_to_what_one_device_comes_to(tmp_path, replicas, batchnorm, more):
     options = {"batchnorm": batchnorm, "averaged": True}
     model = runs.save(tmp_path / "small.keras", digits_network, **options)
-    flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm", "--strategy=mirrored"]
+    flags = [f"--arch={model}", *FLAGS, *more]
+    flags += ["--sync_batchnorm", "--strategy=mirrored"]
     on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
     on_devices(replicas, [*flags, f"--output={tmp_path / 'many'}"])
     assert_equal_runs(tmp_path / "one", tmp_path / "many")

@@ -30,7 +30,11 @@ def distilled(folder) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "phases"), [("resrep", {"prune", "recover"}), ("l2", {"prune"})]
+    ("method", "phases"),
+    [
+        ("resrep", {"prune", "recover"}),
+        pytest.param("l2", {"prune"}, marks=pytest.mark.slow),
+    ],
 )
 def test_every_method_can_have_a_teacher(flags, tmp_path, method, phases):
     for teacher in ("base", "none"):

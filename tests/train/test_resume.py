@@ -152,6 +152,7 @@ def kill_after(monkeypatch, steps: int) -> None:
     monkeypatch.setattr(Loop, "_judge", killing)
 
 
+@pytest.mark.slow
 def test_filters_that_are_being_forgotten_come_to_the_same_result(
     flags, tmp_path, monkeypatch
 ):
