@@ -284,19 +284,30 @@ def fit_as_in_inference(model: keras.Model) -> None:
 
 
 def keep_output_names(
-    old: list[keras.KerasTensor], new: list[keras.KerasTensor]
+    old: list[keras.KerasTensor],
+    new: list[keras.KerasTensor],
+    unique: Callable[[str], str],
 ) -> None:
     """Names what makes each new output as what made the old one.
 
     Keras calls a model's outputs so, and losses and metrics are given by these names.
-    An operation that made several outputs has one name for all, which cannot be kept.
+    Where one layer made several outputs, the first has its name. Keras has the same
+    name for the others; in a graph, names differ.
+
+    Args:
+        old: The outputs of the user's model.
+        new: The outputs that stand for them.
+        unique: Makes a name that no operation has yet of a layer's name.
     """
-    makers = [tensor._keras_history.operation for tensor in old]
-    for maker, tensor in zip(makers, new, strict=True):
-        op = tensor._keras_history.operation
-        alone = makers.count(maker) == 1 and len(op._inbound_nodes) == 1
-        if alone and not isinstance(op, keras.layers.InputLayer):
-            op.__dict__["name"] = maker.name
+    met: set[int] = set()
+    for before, tensor in zip(old, new, strict=True):
+        maker, op = before._keras_history.operation, tensor._keras_history.operation
+        if len(op._inbound_nodes) > 1 or isinstance(op, keras.layers.InputLayer):
+            continue
+        if id(op) not in met:
+            again = id(maker) in met
+            op.__dict__["name"] = unique(maker.name) if again else maker.name
+        met.update((id(op), id(maker)))
 
 
 def last_node(op: Any) -> Any:

@@ -1,6 +1,7 @@
 """What tracing found: the layers that stay closed, and what is not in a graph."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import keras
 
@@ -50,12 +51,15 @@ class TraceReport:
         told: Whether `fit` tells the model that it is in training. Keras does not if
             the model's `call` has no argument `training`: BatchNorms then keep their
             statistics and dropouts do nothing, in the traced model too.
+        paths: For names in the traced model, the attributes that lead there in the
+            user's.
     """
 
     opaque: tuple[Opaque, ...] = ()
     overridden: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     told: bool = True
+    paths: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self):
         lines = [f"Not drawn: {layer}." for layer in self.opaque]
@@ -75,7 +79,10 @@ class TraceReport:
 
 
 def make_report(
-    model: keras.Model, traced: keras.Model, opaque: list[Opaque]
+    model: keras.Model,
+    traced: keras.Model,
+    opaque: list[Opaque],
+    paths: Mapping[str, str],
 ) -> TraceReport:
     """Returns what tracing `model` found."""
     names = {layer.name for layer in traced.layers}
@@ -86,6 +93,7 @@ def make_report(
         overridden=tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n)),
         unused=tuple(v.path for v in model.weights if id(v) not in kept),
         told=takes_training(model),
+        paths=paths,
     )
 
 

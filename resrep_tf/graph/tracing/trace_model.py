@@ -64,7 +64,7 @@ def trace(
         with shapes_by_drawing(model):
             tracer, result = _trace(model, built)
     _TRACED.add(result)
-    report = make_report(model, result, list(tracer.opaque.values()))
+    report = make_report(model, result, list(tracer.opaque.values()), tracer.paths)
     return (result, report) if return_report else result
 
 

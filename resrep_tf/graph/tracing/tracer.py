@@ -63,6 +63,7 @@ class Tracer:
     def __init__(self, model: keras.Model, separate: set[int], closed: dict[int, str]):
         self.model = model
         self.opaque: dict[int, Opaque] = {}
+        self.paths: dict[str, str] = {}
         self._separate = separate
         self._closed = closed
         self._drawn: set[int] = set()
@@ -115,7 +116,9 @@ class Tracer:
             self._names.reserve(op.name)
         place = _Place("", self.model.trainable, recorded=True)
         outputs = self._inline_graph(function, inputs, place)
-        keep_output_names(function.outputs, keras.tree.flatten(outputs))
+        keep_output_names(
+            function.outputs, keras.tree.flatten(outputs), self._names.unique
+        )
         structure = keras.tree.map_structure(
             lambda tensor: copies[id(tensor)], structures(function)[0]
         )
@@ -245,6 +248,7 @@ class Tracer:
         if new is None:
             path = self._path(op, place)
             name = self._name(op, path, place)
+            self.paths[name] = path
             new = twin(op, name, place.trainable, stock_class(op))
             self._keep(id(op), new, op)
             if reason:
@@ -262,6 +266,7 @@ class Tracer:
         if new is None:
             path = self._path(op, place)
             name = self._names.unique(path)
+            self.paths[name] = path
             inner = twin(op, op.name, place.trainable)
             new = lifted.FixedMode(inner, mode, name=name, dtype=op.dtype_policy)
             self._keep((id(op), mode), new, op)
