@@ -8,8 +8,9 @@ Scores of all layers are sorted in one list, as the paper does for its
 pruned-and-finetuned baseline (Table 3). The scores of `l1` and `l2` grow with the
 number of weights of a filter and are taken as they are, which is what the paper and
 the common tools do. `fpgm` was published for a fixed rate in every layer, so its
-scores are divided by their layer's mean. A space that several layers make (a residual
-stream) has the sum of their scores.
+scores are divided by their layer's mean. A channel that several layers make (of a
+residual stream), or one layer at several positions (in front of a grouped convolution),
+has the sum of their scores.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,8 +32,13 @@ from resrep_tf.graph.targets import (
     choose_spaces,
 )
 from resrep_tf.rules.weights import read
-from resrep_tf.selection.selection import Constraints, check_reachable, select
-from resrep_tf.surgery.slicing import reinitialise, slice_graph, space_name
+from resrep_tf.selection.selection import (
+    Constraints,
+    Rows,
+    check_reachable,
+    select,
+)
+from resrep_tf.surgery.slicing import reinitialise, slice_graph
 
 Batches = Iterable[tuple[Any, Any]]
 
@@ -157,7 +163,13 @@ CRITERIA: dict[str, Criterion] = {
 def _summed(
     spaces: list[Space], scorer: Callable[[Producer], np.ndarray]
 ) -> list[np.ndarray]:
-    return [sum(scorer(producer) for producer in space.producers) for space in spaces]
+    totals = []
+    for space in spaces:
+        total = np.zeros(space.width)
+        for producer in space.producers:
+            np.add.at(total, space.index_of(producer.channels), scorer(producer))
+        totals.append(total)
+    return totals
 
 
 def _filters(producer: Producer) -> np.ndarray:
@@ -204,8 +216,8 @@ def score(
         seed: For `"random"`.
 
     Returns:
-        For each space of channels, by the name of the first layer that makes it, a
-        score for each channel.
+        By the name of a layer, a score for each channel that it makes. Of layers that
+        make the same channels, the first is named.
     """
     graph, spaces = _read(model, targets)
     loss = getattr(model, "loss", None) if loss is None else loss
@@ -259,19 +271,21 @@ def prune_by_scores(
     if not isinstance(scores, Mapping):
         loss = getattr(model, "loss", None) if loss is None else loss
         scores = _score(graph, spaces, scores, data=data, loss=loss, seed=seed)
-    names = [space_name(graph, space) for space in spaces]
+    leading = [layout[0] for space in spaces for layout in space.layouts]
+    names = [graph.label(producer.calls[0]) for producer in leading]
     if set(scores) != set(names):
         raise ValueError(
             f"`scores` must have the spaces of `targets`: {names}. "
             f"Received: scores of {list(scores)}"
         )
-    channels = [space.channels for space in spaces]
+    channels = Rows.of(graph, [producer.channels for producer in leading])
     # BatchNorms stay in the result.
     budget = goals.budget(graph, fuse_bn=False)
     check_reachable(channels, budget, constraints)
     chosen = select([scores[name] for name in names], channels, budget, constraints)
-    keep = dict(zip(spaces, (mask > 0.5 for mask in chosen.masks), strict=True))
-    return slice_graph(graph, keep)
+    kept = np.ones(graph.num_channels, bool)
+    kept[channels.masked(chosen.masks)] = False
+    return slice_graph(graph, {space: kept[space.channels] for space in spaces})
 
 
 def shrink(
@@ -334,6 +348,10 @@ def _score(
                 f"Received: criterion={criterion!r}"
             )
         criterion = CRITERIA[criterion]
+    found = {}
     scores = criterion(spaces, Evidence(graph.model, **given))
-    names = (space_name(graph, space) for space in spaces)
-    return dict(zip(names, scores, strict=True))
+    for space, values in zip(spaces, scores, strict=True):
+        for producer in (layout[0] for layout in space.layouts):
+            name = graph.label(producer.calls[0])
+            found[name] = np.asarray(values)[space.index_of(producer.channels)]
+    return found

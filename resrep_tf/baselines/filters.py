@@ -81,7 +81,8 @@ class FilterStandIn(Compactor):
         """Finds the filters of all stand-ins, and notes the norms they have."""
         graph = ChannelGraph(model)
         producers = {
-            space.channels.tobytes(): space.producers[0] for space in graph.spaces
+            space.producers[0].channels.tobytes(): space.producers[0]
+            for space in graph.spaces
         }
         for call in graph.calls.values():
             if isinstance(call.op, cls):

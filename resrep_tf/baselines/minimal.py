@@ -120,8 +120,7 @@ def minimal_structure(
     search = _Search(judge, rows, original, min_width, max_evaluations, verbose)
     proven = search.run(_ordered(ranked))
     keep = np.ones(pruner.graph.num_channels, bool)
-    for channels, kept in zip(pruner.compactor_channels(), rows.values(), strict=True):
-        keep[channels] = kept
+    keep[pruner.compactor_channels().masked(list(rows.values()))] = False
     return MinimalStructure(
         keep={compactor.targets[0]: kept for compactor, kept in rows.items()},
         flops=terms.count(pruner.graph.terms, keep),

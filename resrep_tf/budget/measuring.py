@@ -278,6 +278,9 @@ def _measure_whole(
             kept = rng.random(space.width) < rng.uniform(0.3, 0.9)
             kept[0] = True
             thinned[space.channels] = kept
+    wholes = [p.channels for space in graph.spaces for p in space.producers]
+    for part in graph.parts(wholes):
+        thinned[part[0]] = True
     keeps = {"all channels": np.ones_like(thinned), "random widths": thinned}
     models = [build_whole(graph, keep) for keep in keeps.values()]
     times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds).mean(0)

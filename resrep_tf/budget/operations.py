@@ -17,18 +17,19 @@ from resrep_tf.budget.parameters import merged_batchnorms, vanishes
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.keras_nodes import executions
 from resrep_tf.graph.propagation import Link
-from resrep_tf.rules import Call, Kernel
+from resrep_tf.rules import Call, Fusion, Keeps, Kernel
 from resrep_tf.rules.activations import LINEAR
 from resrep_tf.rules.channelwise import (
     Activation,
     Elementwise,
     LayerScale,
     Normalization,
+    Pad,
     ZeroPadding,
 )
 from resrep_tf.rules.joins import Concatenate, Join, fixed_operands
 from resrep_tf.rules.kernels import DepthwiseConv, GroupedDepthwiseConv
-from resrep_tf.rules.shapes import GetItem, Reshape, Split, Take
+from resrep_tf.rules.shapes import GetItem, Reshape, Shuffle, Split, Take
 
 # Entries of a layer's config that cost no time, or are told otherwise.
 _SILENT = (
@@ -43,7 +44,9 @@ _SILENT = (
 _SILENT_ENDINGS = ("_initializer", "_regularizer", "_constraint")
 _WIDTHS = ("filters", "units")
 # Operations whose config or arguments name the width of their input.
-_NAMING_WIDTHS = (GetItem, LayerScale, Normalization, Reshape, Split, Take)
+_NAMING_WIDTHS = (
+    *(GetItem, LayerScale, Normalization, Pad, Reshape, Shuffle, Split, Take),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +94,11 @@ class Operation:
             outputs.append(values[0])
         return keras.Model(inputs, outputs[0] if copies == 1 else outputs)
 
+    @property
+    def groups(self) -> int:
+        """Of how many groups, each of these widths, it computes."""
+        return max(_groups(call) for call in self.steps)
+
     def _inputs(self, widths: Sequence[int]) -> list[Any]:
         first = self.steps[0]
         full = [tensor.width for tensor in first.inputs]
@@ -102,11 +110,12 @@ class Operation:
         else:
             wide = max(full, default=0)
             shares = [
-                widths[0] if self.axes and width == wide else width for width in full
+                widths[0] if self.axes and width == wide else width // self.groups
+                for width in full
             ]
         for shape, tensor, share in zip(shapes, first.inputs, shares, strict=True):
             if self.axes:
-                shape[tensor.axis - 1] = int(share)
+                shape[tensor.axis - 1] = int(share) * self.groups
         return [
             keras.Input(tuple(shape), dtype=tensor.dtype)
             for shape, tensor in zip(shapes, first.inputs, strict=True)
@@ -126,8 +135,8 @@ def apply_step(
         call: The call to repeat.
         values: What it is called on now.
         has_bias: Whether a kernel has a bias once BatchNorms are merged.
-        in_width: Its number of inputs, where its config names it.
-        out_width: Its number of outputs, where its config names it.
+        in_width: Its number of inputs, in each group, where its config names it.
+        out_width: Its number of outputs, in each group, where its config names it.
     """
     args, kwargs = call.arguments(values)
     op, rule = call.op, call.rule
@@ -141,7 +150,7 @@ def apply_step(
         return type(op).from_config(config)(*args, **kwargs)
     config.update(activation="linear", use_bias=has_bias)
     if isinstance(rule, Kernel) and out_width is not None:
-        config[rule.size] = int(out_width)
+        config[rule.size] = int(out_width) * rule.groups(op)
     if isinstance(rule, GroupedDepthwiseConv) and in_width is not None:
         config["groups"] = int(in_width)
         config["filters"] = int(in_width) * rule.multiplier(op)
@@ -176,16 +185,30 @@ def build_whole(graph: ChannelGraph, keep: np.ndarray | None = None) -> keras.Mo
         if id(step.op) in gone or vanishes(step):
             outputs = [values[0]]
         else:
-            widths = [
-                int(keep[t.channels].sum()) for t in (*step.inputs, *step.outputs)
-            ]
-            has_bias = _has_bias(step, merged)
-            made = apply_step(step, values, has_bias, widths[0], widths[-1])
-            outputs = keras.tree.flatten(made)
+            outputs = keras.tree.flatten(_narrowed(step, values, keep, merged))
         known.update(zip(map(id, step.outputs), outputs, strict=True))
     return keras.Model(
         inputs, [known[id(graph.tensor(symbol))] for symbol in graph.function.outputs]
     )
+
+
+def _narrowed(
+    call: Call, values: Sequence[Any], keep: np.ndarray, merged: dict[int, keras.Layer]
+) -> Any:
+    """Calls an operation as conversion would leave it, with fresh weights."""
+    inputs, outputs = (
+        [keep[tensor.channels] for tensor in side]
+        for side in (call.inputs, call.outputs)
+    )
+    if isinstance(call.rule, _NAMING_WIDTHS):
+        unknown = [np.full(tensor.width, np.nan) for tensor in call.inputs]
+        keeps = Keeps(inputs, outputs, unknown)
+        op, _ = call.rule.narrow(call, keeps, Fusion())
+        args, kwargs = call.arguments(values)
+        args, kwargs = call.rule.narrow_arguments(call, args, kwargs, keeps)
+        return op(*args, **kwargs)
+    widths = [int(kept.sum()) // _groups(call) for kept in (*inputs, *outputs)]
+    return apply_step(call, values, _has_bias(call, merged), widths[0], widths[-1])
 
 
 def operations(graph: ChannelGraph) -> list[Operation]:
@@ -211,6 +234,10 @@ def operations(graph: ChannelGraph) -> list[Operation]:
 
 def _ends(widths: Sequence[int]) -> tuple[int | None, int | None]:
     return (widths[0], widths[-1]) if widths else (None, None)
+
+
+def _groups(call: Call) -> int:
+    return call.rule.groups(call.op) if isinstance(call.rule, Kernel) else 1
 
 
 def _has_bias(call: Call, merged: dict[int, keras.Layer]) -> bool:
@@ -266,9 +293,8 @@ def _operation(
 def _axes(first: Call, head: Call | None, free: np.ndarray) -> tuple[np.ndarray, ...]:
     """Returns the channel axes whose widths decide on an operation's time."""
     if head is not None and isinstance(head.rule, Kernel):
-        if head.rule.grouped(head.op):
-            return ()
-        return head.inputs[0].channels, head.outputs[0].channels
+        made = head.outputs[0].channels
+        return head.rule.inputs_of_group(head), made[: len(made) // _groups(head)]
     if isinstance(first.rule, Concatenate):
         axis, rank = first.outputs[0].axis, len(first.outputs[0].shape)
         if first.op.axis % rank != axis:

@@ -155,9 +155,8 @@ def _layer_terms(call: Call, with_bias: bool) -> list[tuple[int, tuple]]:
         return [(math.prod(layer.kernel_size), (made,)), *bias]
     if isinstance(rule, Kernel):
         size = _size(layer.kernel)
-        if rule.grouped(layer):
-            return [(size, ()), *bias]  # All of its channels stay.
-        return [(size // (len(ids) * len(made)), (ids, made)), *bias]
+        inputs = rule.inputs_of_group(call)
+        return [(size // (len(inputs) * len(made)), (inputs, made)), *bias]
     if isinstance(rule, (BatchNormalization, LayerScale, PReLU)):
         return [_vectors(layer, ids)]
     return [(sum(map(_size, layer.weights)), ())]

@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 
+from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.budget.parameters import parameter_terms
-from resrep_tf.explain.summary import PINNED, where_flops_are, without_rules
+from resrep_tf.explain.summary import (
+    PINNED,
+    where_flops_are,
+    with_paths,
+    without_rules,
+)
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.spaces import Space
+from resrep_tf.selection.selection import Rows, largest_reduction
 
 INTERNAL, SHARED, FOLLOWS = "internal", "shared", "follows"
 
@@ -109,7 +115,7 @@ class Explanation:
                 f"  In parameters: {params:,} of {self.params:,} "
                 f"({1 - params / max(self.params, 1):.1%} removed)."
             )
-        lines += textwrap.wrap(where_flops_are(self.layers), width=88)
+        lines.append(where_flops_are(self.layers))
         if self.unknown:
             names = ", ".join(self.unknown)
             lines += textwrap.wrap(
@@ -144,6 +150,8 @@ def explain(
             continue
         space = space_of.get(id(call.op))
         status, reason = _status(graph, call, space)
+        if status == PINNED:
+            reason = with_paths(reason, graph.trace_report.paths)
         layers.append(
             LayerExplanation(
                 name=name,
@@ -200,6 +208,9 @@ def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, s
     listed = ", ".join(f"`{name}`" for name in others[:3])
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     together = f", together with {listed}{more}" if others else ""
+    ids = call.outputs[0].channels
+    if len(set(ids.tolist())) < len(ids):
+        together += ", some of its channels only together"
     if space.internal:
         return INTERNAL, f"yes{together}"
     return SHARED, f"with targets='all'{together}"
@@ -208,15 +219,13 @@ def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, s
 def _smallest(
     graph: ChannelGraph, counted: Sequence[terms.Term], internal: bool
 ) -> int:
-    """Returns the count with one channel left in every space that can be pruned."""
-    spaces = [
-        space.channels
+    """Returns the count with one channel left wherever channels can be pruned."""
+    channels = [
+        layout[0].channels
         for space in graph.spaces
         if space.prunable and (space.internal or not internal)
+        for layout in space.layouts
     ]
-    if not spaces:
-        return terms.count(counted)
-    keep = np.ones(graph.num_channels, bool)
-    for channels in spaces:
-        keep[channels[1:]] = False
-    return terms.count(counted, keep)
+    meter = FlopsMeter(counted, graph.num_channels)
+    largest_reduction(Rows.of(graph, channels), meter)
+    return meter.current

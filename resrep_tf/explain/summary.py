@@ -1,7 +1,8 @@
 """Sums up an explanation: where the FLOPs are, and what could not be followed."""
 
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from resrep_tf.graph.channel_graph import ChannelGraph
@@ -14,28 +15,48 @@ PINNED = "pinned"
 # More reasons than these are counted, not listed.
 _LISTED = 4
 _NEGLIGIBLE = 0.0005
+_NAME = re.compile(r"`([^`]*)`")
 
 
 def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
-    """Returns how much of the FLOPs can lose channels, and what holds the rest."""
+    """Returns how much of the FLOPs can lose channels, and what holds the rest.
+
+    It is one line, the largest share first. Reasons that differ in nothing but what
+    they name are one, told by the first of them.
+    """
     free = 0.0
-    held: dict[str, float] = defaultdict(float)
+    alike: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for layer in layers:
         if layer.status == PINNED:
-            held[layer.reason] += layer.share
+            alike[_NAME.sub("", layer.reason)][layer.reason] += layer.share
         else:
             free += layer.share
+    held: dict[str, float] = {}
+    for reasons in alike.values():
+        first, *others = reasons
+        more = f" and {len(others)} more alike" if others else ""
+        held[f"{first}{more}"] = sum(reasons.values())
     text = f"{free:.1%} of the FLOPs are in layers that can lose channels"
     # A small head is no news: every model has outputs.
-    reasons = [item for item in held.items() if item[1] >= _NEGLIGIBLE]
-    if not reasons:
+    told = [item for item in held.items() if item[1] >= _NEGLIGIBLE]
+    if not told:
         return f"{text}."
-    reasons.sort(key=lambda item: -item[1])
-    listed = [f"{reason} ({share:.1%})" for reason, share in reasons[:_LISTED]]
-    if len(reasons) > _LISTED:
-        rest = sum(share for _, share in reasons[_LISTED:])
-        listed.append(f"{len(reasons) - _LISTED} further reasons ({rest:.1%})")
+    told.sort(key=lambda item: -item[1])
+    listed = [f"{reason} ({share:.1%})" for reason, share in told[:_LISTED]]
+    if len(told) > _LISTED:
+        rest = sum(share for _, share in told[_LISTED:])
+        listed.append(f"{len(told) - _LISTED} further reasons ({rest:.1%})")
     return f"{text}. What holds the rest: {'; '.join(listed)}."
+
+
+def with_paths(text: str, paths: Mapping[str, str]) -> str:
+    """Names layers by the attributes that lead to them in the user's model.
+
+    Args:
+        text: Words with names of a traced model in backticks.
+        paths: The attributes, by these names.
+    """
+    return _NAME.sub(lambda name: f"`{paths.get(name[1], name[1])}`", text)
 
 
 def without_rules(graph: ChannelGraph) -> tuple[str, ...]:
@@ -45,5 +66,6 @@ def without_rules(graph: ChannelGraph) -> tuple[str, ...]:
     for call in graph.calls.values():
         if rule_for(call.op).opaque:
             reason = reasons.get(call.name)
-            found[call.describe() + (f" ({reason})" if reason else "")] = None
+            told = with_paths(call.describe(), graph.trace_report.paths)
+            found[told + (f" ({reason})" if reason else "")] = None
     return tuple(found)

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import keras
+import numpy as np
 
 from resrep_tf.graph.keras_nodes import check_model, executions, input_shapes
 from resrep_tf.graph.propagation import Link
@@ -141,6 +142,37 @@ class ChannelGraph:
     def spaces(self) -> list[Space]:
         """The groups of channels that live and die together, in graph order."""
         return find_spaces(self)
+
+    def parts(self, wholes: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Returns the tensors that could be left without any channel.
+
+        They are parts of what a layer makes, such as those of a split: one channel of
+        each has to stay, beside one of each layer.
+
+        Args:
+            wholes: For each layer that can lose channels, all that it makes.
+        """
+        free = np.zeros(self.num_channels, bool)
+        first: dict[int, list[np.ndarray]] = {}
+        for channels in wholes:
+            free[channels] = True
+            first.setdefault(int(channels[0]), []).append(channels)
+        known = {channels.tobytes() for channels in wholes}
+        found = []
+        for call in self.calls.values():
+            for tensor in call.outputs:
+                key = tensor.channels.tobytes()
+                if key in known or not free[tensor.channels].all():
+                    continue
+                known.add(key)
+                inside = np.zeros(self.num_channels, bool)
+                inside[tensor.channels] = True
+                begun = [
+                    w for c in set(tensor.channels.tolist()) for w in first.get(c, ())
+                ]
+                if tensor.width and not any(inside[whole].all() for whole in begun):
+                    found.append(tensor.channels)
+        return tuple(found)
 
     # === FLOPs ===
 

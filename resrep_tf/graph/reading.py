@@ -9,7 +9,7 @@ import numpy as np
 
 from resrep_tf.graph.keras_nodes import Node, nodes
 from resrep_tf.graph.propagation import Link
-from resrep_tf.rules import Call, Channels, Relation, Tensor, rule_for
+from resrep_tf.rules import Call, Channels, Relation, Tensor, pin_all, rule_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,11 @@ class _Reader:
         call = Call(
             node.op, inputs, outputs, node.arguments, rule_for(node.op), sources=inputs
         )
-        relation = call.rule.relate(call, self._ids)
+        if all(t.folded == 1 for t in inputs) or call.rule.follows_folded:
+            relation = call.rule.relate(call, self._ids)
+        else:
+            reason = f"{call.describe()} reads channels that lie along several axes"
+            relation = pin_all(call, self._ids, reason)
         if not isinstance(relation, Relation):
             raise TypeError(
                 f"`relate` of a rule must return a `Relation`. Received: {relation!r} "
@@ -107,6 +111,7 @@ class _Reader:
             )
         for output, found in zip(outputs, relation.outputs, strict=True):
             output.axis, output.channels = found.axis, found.channels
+            output.folded = found.folded
         if relation.view is not None:
             inputs = (relation.view, *inputs[1:])
         rule = relation.rule or call.rule
@@ -128,7 +133,8 @@ class _Reader:
         self._steps.append(Link(source, target))
         if first:
             target.axis, target.channels = source.axis, source.channels
-        elif target.axis == source.axis:
+            target.folded = source.folded
+        elif (target.axis, target.folded) == (source.axis, source.folded):
             self._ids.tie(target.channels, source.channels)
         else:
             reason = "a nested model is called on channels of different axes"

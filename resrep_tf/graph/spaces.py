@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import keras
@@ -41,6 +42,11 @@ class Producer:
     def channels(self) -> np.ndarray:
         return self.calls[0].outputs[0].channels
 
+    @property
+    def groups(self) -> int:
+        """How many groups of channels the layer makes apart from one another."""
+        return self.calls[0].rule.groups(self.layer)
+
     def removed(self) -> np.ndarray:
         """Returns the values of the tail's channels if all of them were pruned."""
         if self.batchnorm is not None:
@@ -50,11 +56,14 @@ class Producer:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Channels that live and die together, wherever they occur.
+    """Channels that are pruned together with the layers that make them.
+
+    A channel lives and dies wherever it occurs: in all layers that make it, and at
+    several positions of one layer if it stands there more than once.
 
     Args:
         index: Its number in graph order.
-        channels: The ids of its channels.
+        channels: The ids of its channels, each once.
         producers: The layers at which a compactor must stand.
         followers: Layers that make the same channels but need no compactor, since
             a zero in the other factor of a product makes theirs irrelevant.
@@ -73,6 +82,23 @@ class Space:
     @property
     def width(self) -> int:
         return len(self.channels)
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[Producer, ...], ...]:
+        """The producers in parts, each of which can share one compactor.
+
+        They make the same channels in the same order, in as many groups.
+        """
+        found: dict[tuple[bytes, int], list[Producer]] = {}
+        for producer in self.producers:
+            key = producer.channels.tobytes(), producer.groups
+            found.setdefault(key, []).append(producer)
+        return tuple(map(tuple, found.values()))
+
+    def index_of(self, channels: np.ndarray) -> np.ndarray:
+        """Returns where in `self.channels` each of these channels stands."""
+        order = np.argsort(self.channels)
+        return order[np.searchsorted(self.channels, channels, sorter=order)]
 
     @property
     def prunable(self) -> bool:
@@ -112,16 +138,16 @@ def find_spaces(graph: "ChannelGraph") -> list[Space]:
     gates = {
         number: group
         for number, group in prunable.items()
-        if number not in reasons and int(group[0].channels[0]) in products
+        if number not in reasons and not products.isdisjoint(_ids(group).tolist())
     }
     leading = dict(enumerate(groups)) | _leading(graph, gates, removed)
     return [
         Space(
             index=number,
-            channels=group[0].channels,
+            channels=_ids(group),
             producers=leading[number],
             followers=tuple(p for p in reversed(group) if p not in leading[number]),
-            gated=gated.issuperset(group[0].channels.tolist()),
+            gated=gated.issuperset(_ids(group).tolist()),
             reason=reasons.get(number),
         )
         for number, group in enumerate(groups)
@@ -146,6 +172,13 @@ def _tied(producers: Sequence[Producer]) -> list[tuple[Producer, ...]]:
     return [tuple(sorted(group, key=order.__getitem__)) for group in groups.values()]
 
 
+def _ids(group: Sequence[Producer]) -> np.ndarray:
+    """Returns the channels that some producers make, each once, as they are met."""
+    ids = np.concatenate([producer.channels for producer in group])
+    _, first = np.unique(ids, return_index=True)
+    return ids[np.sort(first)]
+
+
 def _joined(graph: "ChannelGraph", zero_absorbs: bool) -> set[int]:
     """Returns the channels of all products, or of all other joins of tensors."""
     return {
@@ -164,18 +197,13 @@ def _static_reason(graph: "ChannelGraph", group: Sequence[Producer]) -> str | No
         for channel in producer.channels.tolist():
             if channel in graph.pins:
                 return graph.pins[channel]
-    channels = group[0].channels
-    if len(set(channels.tolist())) < len(channels) or any(
-        not np.array_equal(producer.channels, channels) for producer in group
-    ):
-        names = ", ".join(f"`{producer.name}`" for producer in group)
-        return (
-            f"the channels of {names} are tied in a pattern that one shared "
-            "compactor cannot follow"
-        )
-    if len(channels) < 2:
+    if len(_ids(group)) > 1:
+        return None
+    if all(len(producer.channels) == 1 for producer in group):
         return "it has only one channel"
-    return None
+    return (
+        "its channels are tied to one another, so that they could only go all at once"
+    )
 
 
 # === What becomes of pruned channels ===
@@ -200,7 +228,7 @@ def _blocked(
         return {}
     owner = np.full(graph.num_channels, -1)
     for number, group in groups.items():
-        owner[group[0].channels] = number
+        owner[_ids(group)] = number
     at_calls = {
         id(call): removed[producer]
         for group in groups.values()

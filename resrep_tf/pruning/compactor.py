@@ -45,9 +45,12 @@ class Compactor(keras.layers.Layer):
         kind: `"matrix"`, a 1x1 convolution without bias, or `"vector"`, one scale per
             channel (a variant in the paper's Table 3).
         axis: The channel axis.
+        groups: Into how many groups the channels are cut; each is mapped to itself.
+            Behind a convolution with groups, only such a map can be merged into it.
 
     The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
-    so the paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
+    (in of a group, out) as in `keras.layers.Conv2D` if there are several, so the
+    paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
     on learning and a 0 for every row that is to be forgotten.
 
     Subclasses may forget something else than their kernel: see `rows`.
@@ -66,6 +69,7 @@ class Compactor(keras.layers.Layer):
         targets: Sequence[str] = (),
         kind: str = MATRIX,
         axis: int = -1,
+        groups: int = 1,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -76,6 +80,7 @@ class Compactor(keras.layers.Layer):
         self.targets = tuple(targets)
         self.kind = kind
         self.axis = axis
+        self.groups = groups
         self.supports_masking = True
 
     def build(self, input_shape):
@@ -88,8 +93,8 @@ class Compactor(keras.layers.Layer):
         matrix = self.kind == MATRIX
         self.kernel = self.add_weight(
             name="kernel",
-            shape=(width, width) if matrix else (width,),
-            initializer="identity" if matrix else "ones",
+            shape=(width // self.groups, width) if matrix else (width,),
+            initializer=_identities if matrix else "ones",
             trainable=self.trains_kernel,
         )
         self.mask = self.add_row_state("mask", width)
@@ -111,7 +116,8 @@ class Compactor(keras.layers.Layer):
             shape = [1] * len(inputs.shape)
             shape[axis] = -1
             return inputs * ops.reshape(self.kernel, shape)
-        outputs = ops.tensordot(inputs, self.kernel, axes=[[axis], [0]])
+        kernel = _block_diagonal(self.kernel, self.groups)
+        outputs = ops.tensordot(inputs, kernel, axes=[[axis], [0]])
         return outputs if axis == last else ops.moveaxis(outputs, last, axis)
 
     def compute_output_shape(self, input_shape):
@@ -164,7 +170,10 @@ class Compactor(keras.layers.Layer):
             keep: Which columns (the paper's rows) to return.
         """
         kernel = ops.convert_to_numpy(self.kernel)
-        matrix = kernel if self.kind == MATRIX else np.diag(kernel)
+        if self.kind == MATRIX:
+            matrix = ops.convert_to_numpy(_block_diagonal(kernel, self.groups))
+        else:
+            matrix = np.diag(kernel)
         return matrix[:, keep].astype(np.float64)
 
     # === Saving ===
@@ -172,6 +181,8 @@ class Compactor(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         config.update(targets=list(self.targets), kind=self.kind, axis=self.axis)
+        if self.groups > 1:
+            config["groups"] = self.groups
         return config
 
     @classmethod
@@ -181,6 +192,21 @@ class Compactor(keras.layers.Layer):
         if kind is not cls and issubclass(kind, cls):
             return kind.from_config(config)
         return super().from_config(config)
+
+
+def _identities(shape: Sequence[int], dtype: Any = None) -> Any:
+    """Returns the kernel that maps every group of channels to itself."""
+    return ops.tile(ops.eye(shape[0], dtype=dtype), (1, shape[1] // shape[0]))
+
+
+def _block_diagonal(kernel: Any, groups: int) -> Any:
+    """Returns a kernel with groups as one matrix from all channels to all."""
+    if groups == 1:
+        return kernel
+    size, width = kernel.shape
+    blocks = ops.reshape(kernel, (1, size, groups, size))
+    own = ops.reshape(ops.eye(groups, dtype=kernel.dtype), (groups, 1, groups, 1))
+    return ops.reshape(own * blocks, (width, width))
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")

@@ -15,6 +15,7 @@ from resrep_tf.pruning.optimizers import Optimizers
 from resrep_tf.pruning.replicas import EqualReplicas
 from resrep_tf.pruning.state import State, number
 from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.selection import Rows
 from resrep_tf.teacher.distillation import Taught
 
 
@@ -50,14 +51,14 @@ class ResRepModel(Taught, EqualReplicas):
         """The channel graph of the model that conversion would give."""
         return ChannelGraph(self)
 
-    def compactor_channels(self) -> list[np.ndarray]:
+    def compactor_channels(self) -> Rows:
         """Returns, for each compactor, the channels of `graph` that its rows make."""
         channels = {
             id(call.op): call.outputs[0].channels
             for call in self.graph.calls.values()
             if isinstance(call.op, Compactor)
         }
-        return [channels[id(compactor)] for compactor in self.compactors]
+        return Rows.of(self.graph, [channels[id(c)] for c in self.compactors])
 
     def norms_at_start(self) -> list[np.ndarray]:
         """Returns, for each compactor, the norms of its rows before training."""

@@ -159,12 +159,9 @@ def targets_met(
         return True
     budget = budget or goals.budget(pruner.graph)
     budget.reset()
-    for compactor, channels in zip(
-        pruner.compactors, pruner.compactor_channels(), strict=True
-    ):
-        mask = keras.ops.convert_to_numpy(compactor.mask)
-        for channel in channels[mask < 0.5].tolist():
-            budget.remove(channel)
+    masks = [keras.ops.convert_to_numpy(c.mask) for c in pruner.compactors]
+    for channel in pruner.compactor_channels().masked(masks):
+        budget.remove(channel)
     return all(goal.met for goal in budget.goals if goal.argument != FLOPS_TARGET)
 
 

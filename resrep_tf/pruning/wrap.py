@@ -35,9 +35,9 @@ def wrap(
         targets: What to prune. None: every prunable space of channels that one
             layer makes (the paper's internal layers), together with its gates if it
             has some. `"all"`: residual streams too, by one compactor that all
-            layers of the stream share. Or layer names, a compiled regular expression
-            that layer names must match from their start, or a function from a layer
-            to True or False.
+            layers with the same channels share. Or layer names, a compiled regular
+            expression that layer names must match from their start, or a function
+            from a layer to True or False.
         compactor: `"matrix"`, or `"vector"` for one scale per channel. With
             `"filters"` nothing is re-parameterised: the target layers' own filters are
             trained to be forgotten (the paper's Res without Rep).
@@ -87,19 +87,20 @@ class _Wrapper(Rebuilder):
         super().__init__(graph)
         self._kind = kind
         self._names = {step.op.name for step in graph.calls.values()}
-        self._compactors: dict[Space, Compactor] = {}
+        self._compactors: dict[Producer, Compactor] = {}
         self._producers: dict[int, Producer] = {}  # By id of the tail call.
-        self._spaces: dict[int, Space] = {}
+        # By id of a layer, the producers whose compactor it shares.
+        self._sharing: dict[int, tuple[Producer, ...]] = {}
         self._split: dict[int, SplitActivation] = {}
-        for space in spaces:
-            for producer in space.producers:
-                self._spaces[id(producer.layer)] = space
+        for layout in (layout for space in spaces for layout in space.layouts):
+            for producer in layout:
+                self._sharing[id(producer.layer)] = layout
                 for call in producer.tail:
                     self._producers[id(call)] = producer
 
     def make(self, call):
         op, weights = super().make(call)
-        split = id(call.op) in self._spaces
+        split = id(call.op) in self._sharing
         if split and op.activation is not keras.activations.linear:
             config = op.get_config()
             config["activation"] = "linear"
@@ -111,23 +112,23 @@ class _Wrapper(Rebuilder):
         producer = self._producers.get(id(call))
         if producer is None:
             return outputs
-        space = self._spaces[id(producer.layer)]
-        outputs = self._compactor(space, call)(outputs)
+        outputs = self._compactor(self._sharing[id(producer.layer)], call)(outputs)
         if producer.layer.activation is keras.activations.linear:
             return outputs
         return self._activation(producer.layer)(outputs)
 
-    def _compactor(self, space: Space, call) -> Compactor:
-        if space not in self._compactors:
-            first = space.producers[0]
-            self._compactors[space] = KINDS[self._kind](
-                targets=[producer.name for producer in space.producers],
+    def _compactor(self, sharing: tuple[Producer, ...], call) -> Compactor:
+        first = sharing[0]
+        if first not in self._compactors:
+            self._compactors[first] = KINDS[self._kind](
+                targets=[producer.name for producer in sharing],
                 kind=self._kind,
                 axis=call.outputs[0].axis,
+                groups=first.groups,
                 name=self._unique(f"{first.name}_compactor"),
                 dtype=first.layer.dtype_policy,
             )
-        return self._compactors[space]
+        return self._compactors[first]
 
     def _activation(self, layer: keras.Layer) -> SplitActivation:
         if id(layer) not in self._split:

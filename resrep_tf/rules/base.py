@@ -37,12 +37,15 @@ class Tensor:
     """A symbolic tensor: its shape, its channel axis and its channels' ids.
 
     Only the reader of a graph sets the axis and the channels; rules return them.
+    Between the two reshapes of a channel shuffle the channels lie along `folded` axes,
+    the first of which is `axis`.
     """
 
     shape: tuple[int | None, ...]
     axis: int = -1
     channels: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     dtype: str = "float32"
+    folded: int = 1
 
     @property
     def width(self) -> int:
@@ -100,10 +103,11 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class ChannelAxis:
-    """The channels of a tensor: along which axis they lie, and their ids."""
+    """The channels of a tensor: along which axis, or axes, they lie, and their ids."""
 
     axis: int
     channels: np.ndarray
+    folded: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +184,8 @@ class Rule:
     # zero in one of them makes the result zero whatever the others are.
     joins = False
     zero_absorbs = False
+    # True if the operation can follow channels that lie along several axes.
+    follows_folded = False
     # One of the roles in `rules.fusion`, or None for what cannot be merged.
     role: str | None = None
     # True if one operation can be merged into several layers, into each as a whole.
@@ -224,6 +230,10 @@ class Rule:
         They are zero before the layer's own activation, which may move them.
         """
         raise NotImplementedError(f"{call.describe()} makes no channels")
+
+    def groups(self, op: Any) -> int:
+        """Returns into how many groups of channels, each made alone, outputs fall."""
+        return 1
 
     def absorbs(self, call: Call) -> tuple[str, ...]:
         """Returns the roles of operations that can be merged into this one, in order.
@@ -355,6 +365,7 @@ def register(*types: type | str) -> Callable[[type[Rule]], type[Rule]]:
     Args:
         *types: Layer classes, or `"keras.ops.Name"` for the operations behind
             `keras.ops` functions and operators on symbolic tensors, or
+            `"keras.activations.Name"` for those behind `keras.activations`, or
             `"keras.applications.Name"` for the layers inside Keras's networks.
     """
 
@@ -374,7 +385,7 @@ def rule_for(op: Any) -> Rule:
 def _key(op: Any) -> type | str:
     """Returns a type, or the name of one that Keras does not export."""
     kind = type(op)
-    for module in ("keras.ops", "keras.applications"):
+    for module in ("keras.ops", "keras.activations", "keras.applications"):
         if kind.__module__.startswith(module.replace("keras.", "keras.src.")):
             return f"{module}.{kind.__name__}"
     return kind

@@ -47,6 +47,12 @@ class Channels:
             low, high = np.minimum(a, b)[differ], np.maximum(a, b)[differ]
             self._parent[high] = low
 
+    def bundle(self, ids: np.ndarray, groups: int) -> None:
+        """Lets position p of every group live and die together, for every p."""
+        first, *others = np.split(ids, groups)
+        for other in others:
+            self.tie(first, other)
+
     def pin(self, ids: np.ndarray, reason: str, first: bool = False) -> None:
         """Records that these channels must stay, and why (the first reason counts)."""
         if len(ids):

@@ -8,6 +8,8 @@ import numpy as np
 from resrep_tf.rules import activations
 from resrep_tf.rules.base import (
     VARYING,
+    ZERO,
+    Call,
     ChannelAxis,
     Channelwise,
     Relation,
@@ -133,6 +135,7 @@ _FUNCTIONS = """
     layers.ReLU,
     layers.LeakyReLU,
     layers.ELU,
+    "keras.activations.ReLU",
     *(f"keras.ops.{name}" for name in _FUNCTIONS.split()),
 )
 class Elementwise(Channelwise):
@@ -189,6 +192,12 @@ class Spatial(SameValue):
         view = along(call, channels, axis)
         return Relation.of(axis, view.channels, view=view)
 
+    def value(self, call, constants):
+        if getattr(call.op, "interpolation", "nearest") == "nearest":
+            return constants
+        # TensorFlow interpolates in float32, whatever the precision of the model.
+        return constants.astype(np.float32).astype(constants.dtype)
+
 
 @register(layers.Resizing, "keras.ops.Resize")
 class Resize(Spatial):
@@ -209,11 +218,22 @@ class ZeroPadding(Spatial):
 @register("keras.ops.Pad")
 class Pad(SameValue):
     def relate(self, call, channels):
-        op, (tensor, *more) = call.op, call.inputs
-        widths = np.broadcast_to(np.asarray(op.pad_width), (len(tensor.shape), 2))
-        if widths[tensor.axis].any() or more:
-            return pin_all(call, channels, f"{call.describe()} pads the channel axis")
-        return super().relate(call, channels)
+        tensor, *more = call.inputs
+        before, after = self._widths(call)[tensor.axis]
+        if more or (before + after and not self._with_zeros(call)):
+            reason = f"{call.describe()} pads the channel axis, not with zeros"
+            return pin_all(call, channels, reason)
+        ids = [channels.new(before), tensor.channels, channels.new(after)]
+        return Relation.of(
+            tensor.axis, np.concatenate(ids), memo={"padded": (before, after)}
+        )
+
+    def _widths(self, call: Call) -> np.ndarray:
+        rank = len(call.inputs[0].shape)
+        return np.broadcast_to(np.asarray(call.op.pad_width), (rank, 2))
+
+    def _with_zeros(self, call: Call) -> bool:
+        return call.op.mode == "constant" and self.keeps_zero(call)
 
     def keeps_constant(self, call):
         return call.op.mode != "constant"
@@ -224,12 +244,39 @@ class Pad(SameValue):
 
     def constants(self, call, inputs):
         if self.keeps_zero(call):
-            return super().constants(call, inputs)
+            (values,) = super().constants(call, inputs)
+            return [np.pad(values, call.memo["padded"])]
         return [np.full(call.outputs[0].width, np.nan)]
 
     def status(self, call, inputs):
         (status,) = super().status(call, inputs)
-        return [status if self.keeps_zero(call) else np.full_like(status, VARYING)]
+        if self.keeps_zero(call):
+            return [np.pad(status, call.memo["padded"], constant_values=ZERO)]
+        return [np.full_like(status, VARYING)]
+
+    def narrow(self, call, keeps, fusion):
+        if keeps.everything:
+            return self.clone(call.op)
+        before, after = call.memo["padded"]
+        (keep,) = keeps.outputs
+        widths = self._widths(call).copy()
+        widths[call.inputs[0].axis] = (
+            keep[:before].sum(),
+            keep[len(keep) - after :].sum(),
+        )
+        config = call.op.get_config() | {"pad_width": widths.tolist()}
+        return type(call.op).from_config(config), []
+
+
+@register("keras.ops.ZerosLike")
+class ZerosLike(SameValue):
+    """Zeros, as many as the input has channels."""
+
+    def constants(self, call, inputs):
+        return [np.zeros_like(inputs[0])]
+
+    def status(self, call, inputs):
+        return [np.full_like(inputs[0], ZERO)]
 
 
 @register(

@@ -125,8 +125,13 @@ class Kernel(Absorbing):
         """Returns the variable that makes the outputs, and its axis of channels."""
         return layer.kernel, -1
 
-    def grouped(self, layer: keras.Layer) -> bool:
-        return layer.groups > 1
+    def groups(self, op):
+        return getattr(op, "groups", 1)
+
+    def inputs_of_group(self, call: Call) -> np.ndarray:
+        """Returns the channels that the first group reads; the others read as many."""
+        ids = call.inputs[0].channels
+        return ids[: len(ids) // self.groups(call.op)]
 
     # === Rule ===
 
@@ -135,17 +140,15 @@ class Kernel(Absorbing):
         view = along(call, channels, axis)
         ids = channels.of_weights(op, "in", view.channels)
         made = channels.made_by(op, getattr(op, self.size))
-        if self.grouped(op):
-            reason = f"{call.describe()} convolves {op.groups} groups of channels apart"
-            channels.pin(ids, reason)
-            channels.pin(made, reason)
+        # Keras's groups are all of one width, on both sides.
+        channels.bundle(ids, self.groups(op))
+        channels.bundle(made, self.groups(op))
         activations.pin_unless_elementwise(call, channels, made)
         return Relation.of(axis, made, view=view)
 
     def terms(self, call, in_shapes, out_shapes):
         coefficient = self.coefficient(call, in_shapes[0], out_shapes[0])
-        coefficient //= getattr(call.op, "groups", 1)
-        return [(coefficient, (call.inputs[0].channels, call.outputs[0].channels))]
+        return [(coefficient, (self.inputs_of_group(call), call.outputs[0].channels))]
 
     def reads(self, call):
         why = self.only_zero(call)
@@ -157,7 +160,9 @@ class Kernel(Absorbing):
     def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
         kernel, bias = self.load(layer), read(layer.bias)
-        kernel, bias = self.drop_inputs(kernel, bias, keep, keeps.constants[0])
+        kernel, bias = self.drop_inputs(
+            kernel, bias, keep, keeps.constants[0], self.groups(layer)
+        )
         return self.merge_outputs(Merged(kernel, bias), keeps.outputs[0], fusion)
 
     def narrow_config(self, layer, merged):
@@ -184,16 +189,22 @@ class Kernel(Absorbing):
         bias: np.ndarray | None,
         keep: np.ndarray,
         constants: np.ndarray,
+        groups: int = 1,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Drops inputs, their constants going into the bias: W * c, summed."""
         if keep.all():
-            return kernel, bias  # A grouped kernel has fewer inputs than channels.
-        dropped = ~keep & (np.nan_to_num(constants) != 0)
+            return kernel, bias
+        values = np.where(keep, 0.0, np.nan_to_num(constants)).reshape(groups, -1)
+        dropped = values.any(axis=0)
         if dropped.any():
             taps = kernel[..., dropped, :].sum(axis=tuple(range(kernel.ndim - 2)))
-            folded = constants[dropped] @ taps
+            parts = np.split(taps, groups, axis=1)
+            folded = np.concatenate(
+                [v @ part for v, part in zip(values[:, dropped], parts, strict=True)]
+            )
             bias = folded if bias is None else bias + folded
-        return kernel[..., keep, :], bias
+        # Every group keeps the same of its inputs.
+        return kernel[..., keep[: len(keep) // groups], :], bias
 
 
 @register(layers.Conv1D, layers.Conv2D, layers.Conv3D)
@@ -227,9 +238,6 @@ class ConvTranspose(Kernel):
     def filters(self, layer):
         return layer.kernel, -2
 
-    def grouped(self, layer):
-        return getattr(layer, "groups", 1) > 1
-
 
 @register(layers.Dense)
 class Dense(Kernel):
@@ -244,9 +252,6 @@ class Dense(Kernel):
     def only_zero(self, call):
         return ""
 
-    def grouped(self, layer):
-        return False
-
 
 @register(layers.SeparableConv1D, layers.SeparableConv2D)
 class SeparableConv(Kernel):
@@ -254,9 +259,6 @@ class SeparableConv(Kernel):
 
     def filters(self, layer):
         return layer.pointwise_kernel, -1
-
-    def grouped(self, layer):
-        return False
 
     def terms(self, call, in_shapes, out_shapes):
         op, (tensor,), (output,) = call.op, call.inputs, call.outputs

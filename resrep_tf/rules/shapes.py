@@ -2,8 +2,13 @@
 
 Where the channels go is not reasoned out type by type: the operation itself is
 run on a tensor that holds each element's channel number, and the answer is read
-off. If the channels do not end up along one axis, they are pinned.
+off. Channels that end up along one axis are followed. So are those that lie along
+several axes, one behind the other, as between the two reshapes of a channel shuffle: a
+narrower model has them along one axis there, and picks them by their numbers where the
+shuffle transposes. All others are pinned.
 """
+
+from typing import Any
 
 import keras
 import numpy as np
@@ -32,11 +37,18 @@ layers = keras.layers
     "keras.ops.Flip",
 )
 class Rearrange(Rule):
-    """Keeps all channels, along one axis."""
+    """Keeps all channels, along one axis or several."""
+
+    follows_folded = True
 
     def relate(self, call, channels):
         tensor, *more = call.inputs
-        found = None if more else trace(call, tensor)
+        if not more and (folded := trace_folded(call, tensor)) is not None:
+            axis, order, number = folded
+            memo = {"order": order, "axis": axis}
+            found = ChannelAxis(axis, tensor.channels[order], number)
+            return Relation((found,), rule=_SHUFFLE, memo=memo)
+        found = None if more or tensor.folded > 1 else trace(call, tensor)
         if found is None or not self.follows(call, *found):
             reason = f"the channels do not stay apart in {call.describe()}"
             if None in tensor.shape[1:]:
@@ -56,9 +68,41 @@ class Rearrange(Rule):
         return [inputs[0][call.memo["order"]]]
 
 
+class Shuffle(Rearrange):
+    """A step of a channel shuffle: channels lie along several axes on one side of it.
+
+    A narrower model has them along one axis on both sides.
+    """
+
+    def narrow(self, call, keeps, fusion):
+        if keeps.everything:
+            return self.clone(call.op)
+        (keep,) = keeps.inputs
+        places = (np.cumsum(keep) - 1)[call.memo["order"]]
+        return _Pick(places[keeps.outputs[0]], call.memo["axis"]), []
+
+
+_SHUFFLE = Shuffle()
+
+
+class _Pick:
+    """Picks channels by their numbers."""
+
+    def __init__(self, numbers: np.ndarray, axis: int):
+        self._numbers = numbers.tolist()
+        self._axis = axis
+
+    def __call__(self, tensor: Any) -> Any:
+        if self._numbers == list(range(len(self._numbers))):
+            return tensor
+        return keras.ops.take(tensor, self._numbers, axis=self._axis)
+
+
 @register("keras.ops.GetItem")
 class GetItem(Rearrange):
     """Indexing: over space, or a contiguous slice of channels."""
+
+    follows_folded = False
 
     def follows(self, call, axis, order):
         if len(order) == call.inputs[0].width and (np.diff(order) == 1).all():
@@ -97,6 +141,8 @@ class GetItem(Rearrange):
 @register("keras.ops.Take")
 class Take(Rearrange):
     """Picks by fixed numbers: channels, as a shuffle does, or along another axis."""
+
+    follows_folded = False
 
     def _shuffles(self, call: Call) -> bool:
         """Returns true if the call picks channels."""
@@ -170,20 +216,74 @@ class Reshape(Rearrange):
 
 def trace(call: Call, tensor: Tensor) -> tuple[int, np.ndarray] | None:
     """Returns where a rearrangement takes each channel: `(axis, order)`, or None."""
-    shape = [1, *tensor.shape[1:]]
-    if None in shape or tensor.axis == 0:
+    moved = _moved(call, tensor)
+    if moved is None:
         return None
-    numbers = np.arange(tensor.width, dtype=np.int32)
-    index = np.ones(len(shape), int)
-    index[tensor.axis] = -1
-    numbered = np.ascontiguousarray(np.broadcast_to(numbers.reshape(index), shape))
-    moved = call.evaluate([numbered])
     candidates = []
     for axis in range(1, moved.ndim):
         rows = np.moveaxis(moved, axis, -1).reshape(-1, moved.shape[axis])
         if (rows == rows[0]).all():
-            candidates.append((moved.shape[axis] == tensor.width, axis, rows[0]))
-    if not candidates or moved.shape[0] != 1:
+            # A single channel looks the same along all axes; repeated, it is not one.
+            once = len(np.unique(rows[0])) == moved.shape[axis]
+            as_wide = moved.shape[axis] == tensor.width
+            candidates.append((once, as_wide, axis, rows[0]))
+    if not candidates:
         return None
-    _, axis, order = max(candidates, key=lambda c: c[:2])
+    *_, axis, order = max(candidates, key=lambda c: c[:3])
     return axis, order
+
+
+def trace_folded(call: Call, tensor: Tensor) -> tuple[int, np.ndarray, int] | None:
+    """Returns where a step of a channel shuffle takes each channel.
+
+    That is an operation that has its channels along several axes, before it or behind
+    it, and moves nothing but channels.
+
+    Returns:
+        The first axis of the channels, their order, and along how many axes they lie.
+        None if it is no such step.
+    """
+    rank = len(call.outputs[0].shape)
+    if tensor.folded == 1 and rank <= len(tensor.shape):
+        return None
+    moved = _moved(call, tensor)
+    if moved is None:
+        return None
+    varying = [
+        axis
+        for axis in range(1, moved.ndim)
+        if (moved != moved.take([0], axis=axis)).any()
+    ]
+    if not varying or varying[0] != tensor.axis:
+        return None
+    number = varying[-1] - varying[0] + 1
+    if number == tensor.folded == 1 or len(varying) != number:
+        return None
+    elements = np.arange(moved.size, dtype=np.int32)
+    shape = [1, *tensor.shape[1:]]
+    before = _flat(elements.reshape(shape), tensor.axis, tensor.folded)
+    after = _flat(call.evaluate([elements.reshape(shape)]), tensor.axis, number)
+    channels = _flat(moved, tensor.axis, number)
+    order = np.moveaxis(channels, tensor.axis, -1).reshape(-1, tensor.width)[0]
+    if not np.array_equal(before.take(order, axis=tensor.axis), after):
+        return None
+    return tensor.axis, order, number
+
+
+def _moved(call: Call, tensor: Tensor) -> np.ndarray | None:
+    """Returns what an operation makes of the number of each element's channel."""
+    shape = [1, *tensor.shape[1:]]
+    if None in shape or tensor.axis == 0:
+        return None
+    numbers = np.arange(tensor.width, dtype=np.int32)
+    index = [1] * len(shape)
+    span = slice(tensor.axis, tensor.axis + tensor.folded)
+    index[span] = shape[span]
+    numbered = np.ascontiguousarray(np.broadcast_to(numbers.reshape(index), shape))
+    moved = call.evaluate([numbered])
+    return moved if moved.shape[0] == 1 else None
+
+
+def _flat(array: np.ndarray, axis: int, folded: int) -> np.ndarray:
+    """Returns an array with `folded` axes made one, from `axis` on."""
+    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + folded :])

@@ -8,6 +8,7 @@ one walk, with the budget pricing each step.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from resrep_tf.budget.combined import (
     check_target,
     removed_fraction,
 )
+from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.selection.checks import check_positive_integer
 
 
@@ -51,6 +53,44 @@ class Constraints:
         if isinstance(budget, CombinedBudget):
             return budget
         return CombinedBudget([Goal(budget, self.target, self.argument)])
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(Sequence):
+    """The channels that compactors' rows make.
+
+    A channel that several layers make, or one layer at several positions, has several
+    rows, which are masked together.
+
+    Attributes:
+        channels: For each compactor, the channel ids of its rows, in their order.
+        parts: Parts of these channels, one of which must stay in each.
+    """
+
+    channels: tuple[np.ndarray, ...]
+    parts: tuple[np.ndarray, ...] = ()
+
+    @classmethod
+    def of(cls, graph: ChannelGraph, channels: Sequence[np.ndarray]) -> "Rows":
+        """Returns the rows of compactors in a model, given its graph."""
+        return cls(tuple(channels), graph.parts(channels))
+
+    def masked(self, masks: Sequence[np.ndarray]) -> list[int]:
+        """Returns the channels all of whose rows are masked.
+
+        Args:
+            masks: For each compactor, 1 or True for rows that stay, 0 or False for
+                others.
+        """
+        ids = np.concatenate([*self.channels, []]).astype(np.int64)
+        stays = np.concatenate([*masks, []]) > 0.5
+        return np.setdiff1d(ids[~stays], ids[stays]).tolist()
+
+    def __len__(self) -> int:
+        return len(self.channels)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.channels[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,19 +137,21 @@ def select(
     """Masks the rows of smallest norm until all targets or the limit are reached.
 
     All rows of all compactors compete in one ascending order; equal norms go by
-    compactor, then by row. Rows that would make their space narrower than allowed are
-    passed over. Rows masked by an earlier selection have no special standing.
+    compactor, then by row. The rows of one channel are masked together, and their mean
+    counts. Rows that would make their space narrower than allowed are passed over. Rows
+    masked by an earlier selection have no special standing.
 
-    With `round_to` above 1, rows wait in a queue per space, and a queue is masked as
-    one bundle when it brings the width of the space to a multiple of `round_to`; the
-    first bundle takes the remainder. Rows still waiting at the end are kept. A bundle
-    that does not fit into the limit ends the selection. Passing over it instead would
-    mask rows of larger norm in its place, only to release them once the limit has
-    grown.
+    With `round_to` above 1, rows wait in a queue per space (per part of it that the
+    same layers make), and a queue is masked as one bundle when it brings the widths of
+    these layers to multiples of `round_to`; the first bundle takes the remainder. Rows
+    still waiting at the end are kept. A bundle that does not fit into the limit ends
+    the selection. Passing over it instead would mask rows of larger norm in its place,
+    only to release them once the limit has grown.
 
     Args:
         norms: For each compactor, the norms of its rows.
-        spaces: For each compactor, the channel ids of its rows, in the same order.
+        spaces: For each compactor, the channel ids of its rows, in the same order; or
+            `Rows`, which know parts too.
         budget: Prices channels; a `CombinedBudget` for several targets. It is reset
             first, and left at the selected widths.
         constraints: The target and the allowed widths.
@@ -121,24 +163,22 @@ def select(
     if limit is not None and limit < 0:
         raise ValueError(f"`limit` must not be negative. Received: limit={limit}")
     norms = _check_norms(norms, spaces)
-    channels = _as_lists(spaces)
-    masked_rows: list[list[int]] = [[] for _ in spaces]
+    masks = tuple(np.ones(row_norms.size, np.float32) for row_norms in norms)
     goals = constraints.goals(budget)
     goals.reset()
     masked, met = 0, False
-    for space, rows in _bundles(norms, constraints.min_width, constraints.round_to):
+    walk = _Walk(norms, _rows(spaces), constraints.min_width, constraints.round_to)
+    for channels, rows in walk:
         if limit is not None and masked + len(rows) > limit:
             break
-        for row in rows:
-            budget.remove(channels[space][row])
-        masked_rows[space] += rows
+        for channel in channels:
+            budget.remove(channel)
+        for compactor, row in rows:
+            masks[compactor][row] = 0
         masked += len(rows)
         met = goals.met()
         if met:
             break
-    masks = tuple(np.ones(row_norms.size, np.float32) for row_norms in norms)
-    for mask, rows in zip(masks, masked_rows, strict=True):
-        mask[rows] = 0
     return Selection(
         masks=masks,
         removed=goals.goals[0].removed,
@@ -171,11 +211,10 @@ def largest_reduction(
     check_positive_integer("min_width", min_width)
     check_positive_integer("round_to", round_to)
     budget.reset()
-    channels = _as_lists(spaces)
-    norms = [np.zeros(len(ids)) for ids in channels]
-    for space, rows in _bundles(norms, min_width, round_to):
-        for row in rows:
-            budget.remove(channels[space][row])
+    norms = [np.zeros(len(ids)) for ids in spaces]
+    for channels, _ in _Walk(norms, _rows(spaces), min_width, round_to):
+        for channel in channels:
+            budget.remove(channel)
     return removed_fraction(budget)
 
 
@@ -219,7 +258,7 @@ def rows_for_target(
     """
     check_reachable(spaces, budget, constraints)
     flat = np.concatenate(norms)
-    shares = np.concatenate([np.arange(len(ids)) / len(ids) for ids in spaces])
+    shares = np.concatenate([_shares(ids) for ids in spaces])
     places = np.empty(flat.size)
     places[np.lexsort((shares, flat))] = np.arange(flat.size)
     ends = np.cumsum([len(ids) for ids in spaces])
@@ -228,31 +267,96 @@ def rows_for_target(
     return chosen.masked, float(flat[masked].max())
 
 
-def _bundles(
-    norms: Sequence[np.ndarray], min_width: int, round_to: int
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields `(space, rows)`, the rows to be masked together, in masking order."""
-    floor = math.ceil(min_width / round_to) * round_to
-    widths = [row_norms.size for row_norms in norms]
-    queues: list[list[int]] = [[] for _ in norms]
-    starts = np.cumsum([0, *widths])
-    order = np.argsort(np.concatenate([*norms, []]), kind="stable")
-    owners = np.searchsorted(starts, order, side="right") - 1
-    rows = order - starts[owners]
-    for space, row in zip(owners.tolist(), rows.tolist(), strict=True):
-        if widths[space] <= floor:
-            continue
-        queue = queues[space]
-        queue.append(row)
-        if (widths[space] - len(queue)) % round_to == 0:
-            widths[space] -= len(queue)
-            queues[space] = []
-            yield space, queue
+def _shares(ids: np.ndarray) -> np.ndarray:
+    """Returns for each row which share of its compactor's channels come before it."""
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse] / len(first)
 
 
-def _as_lists(spaces: Sequence[np.ndarray]) -> list[list[int]]:
-    """Returns the channel ids as plain integers, with which a walk is fastest."""
-    return [np.asarray(channels).tolist() for channels in spaces]
+def _rows(spaces: Sequence[np.ndarray]) -> Rows:
+    if isinstance(spaces, Rows):
+        return spaces
+    return Rows(tuple(np.asarray(ids) for ids in spaces))
+
+
+# === Walking ===
+
+
+class _Walk:
+    """The channels in the order in which they are masked, each with all its rows.
+
+    Args:
+        norms: For each compactor, the norms of its rows.
+        rows: The channels of these rows.
+        min_width: As in `Constraints`.
+        round_to: As in `Constraints`.
+    """
+
+    def __init__(
+        self, norms: Sequence[np.ndarray], rows: Rows, min_width: int, round_to: int
+    ):
+        flat = np.concatenate([*norms, []])
+        ids = np.concatenate([*rows, []]).astype(np.int64)
+        starts = np.cumsum([0, *map(len, rows)])
+        owners = np.repeat(np.arange(len(rows)), np.diff(starts))
+        numbers = np.arange(len(ids)) - starts[owners]
+        self._places = list(zip(owners.tolist(), numbers.tolist(), strict=True))
+        channels, first, inverse, counts = np.unique(
+            ids, return_index=True, return_inverse=True, return_counts=True
+        )
+        self._channels = channels.tolist()
+        self._rows = np.split(
+            np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1]
+        )
+        means = np.bincount(inverse, flat) / counts
+        self._order = np.lexsort((first, means)).tolist()
+        # What must not become too narrow: compactors, and parts of what they make.
+        self._widths = [*map(len, rows), *map(len, rows.parts)]
+        floor = math.ceil(min_width / round_to) * round_to
+        self._floors = [floor] * len(rows) + [1] * len(rows.parts)
+        self._multiples = [round_to] * len(rows) + [1] * len(rows.parts)
+        self._touched = self._touches(rows, inverse, owners)
+
+    def _touches(
+        self, rows: Rows, inverse: np.ndarray, owners: np.ndarray
+    ) -> list[tuple[tuple[int, int], ...]]:
+        """Lists for each channel how many positions of which widths it takes."""
+        number = {channel: index for index, channel in enumerate(self._channels)}
+        touched: list[dict[int, int]] = [{} for _ in self._channels]
+        for index, owner in zip(inverse.tolist(), owners.tolist(), strict=True):
+            touched[index][owner] = touched[index].get(owner, 0) + 1
+        for slot, part in enumerate(rows.parts, len(rows)):
+            for channel in part.tolist():
+                at = touched[number[channel]]
+                at[slot] = at.get(slot, 0) + 1
+        return [tuple(at.items()) for at in touched]
+
+    def __iter__(self) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+        """Yields channels to be masked together, and their `(compactor, row)`."""
+        widths = self._widths
+        queues: dict[tuple, list[int]] = {}
+        for index in self._order:
+            touched = self._touched[index]
+            queue = queues.setdefault(touched, [])
+            queue.append(index)
+            left = [widths[slot] - len(queue) * count for slot, count in touched]
+            slots = [slot for slot, _ in touched]
+            if any(n < self._floors[s] for n, s in zip(left, slots, strict=True)):
+                queue.pop()
+            elif not any(
+                n % self._multiples[s] for n, s in zip(left, slots, strict=True)
+            ):
+                for slot, width in zip(slots, left, strict=True):
+                    widths[slot] = width
+                queues[touched] = []
+                yield (
+                    [self._channels[i] for i in queue],
+                    [
+                        self._places[row]
+                        for i in queue
+                        for row in self._rows[i].tolist()
+                    ],
+                )
 
 
 def _check_norms(

@@ -57,6 +57,8 @@ def find_axes(
         if wide == narrow:
             continue
         fitting = [np.repeat(m, wide // len(m)) for m in masks if 0 < len(m) <= wide]
+        # A kernel with groups has the inputs of one of them.
+        fitting += [m[:wide] for m in masks if len(m) > wide]
         fitting = [m for m in fitting if len(m) == wide and m.sum() == narrow]
         choices.append([(axis, mask) for mask in fitting])
     old, new = map(keras.ops.convert_to_numpy, (source, variable))

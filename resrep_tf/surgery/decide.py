@@ -43,10 +43,14 @@ def decide(graph: ChannelGraph, removed: Mapping[int, np.ndarray]) -> Dropping:
     """
     analysis = Constants()
     constants = analysis.follow(graph.steps, removed)
-    keep = np.ones(graph.num_channels, bool)
+    gone, made = np.zeros((2, graph.num_channels), bool)
     for call in graph.calls.values():
         if id(call) in removed:
-            keep[call.outputs[0].channels[~np.isnan(removed[id(call)])]] = False
+            stays = np.isnan(removed[id(call)])
+            gone[call.outputs[0].channels[~stays]] = True
+            made[call.outputs[0].channels[stays]] = True
+    # A channel goes where all layers that make it, at all positions, do without.
+    keep = ~gone | made
     wanted = ~keep
     stuck: dict[str, list[int]] = {}
     for refusal in analysis.refusals(graph.steps, constants):

@@ -29,7 +29,9 @@ def slice_channels(
     Args:
         model: Any model; it is not changed.
         keep: For layer names, a boolean for each output channel. Layers that share
-            their channels need to be named once. Others stay as they are.
+            their channels need to be named once. Others stay as they are. Channels
+            that live and die together (those at the same position of all groups in
+            front of a grouped convolution) must be given the same.
     """
     graph = ChannelGraph(model)
     check_not_wrapped(graph)
@@ -37,11 +39,12 @@ def slice_channels(
 
 
 def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
-    """Does what `slice_channels` does, for a graph that is at hand."""
+    """Does what `slice_channels` does, given each space's channels that stay."""
     removed: dict[int, np.ndarray] = {}
     for space, kept in keep.items():
         for producer in space.producers:
-            values = np.where(kept, np.nan, producer.removed())
+            stays = kept[space.index_of(producer.channels)]
+            values = np.where(stays, np.nan, producer.removed())
             removed |= {id(call): values for call in producer.tail}
     return Narrower(graph, decide(graph, removed), fuse_bn=False).build()
 
@@ -55,26 +58,35 @@ def _by_space(
     graph: ChannelGraph, keep: Mapping[str, Sequence[bool]]
 ) -> dict[Space, np.ndarray]:
     known = {
-        graph.label(producer.calls[0]): space
+        graph.label(producer.calls[0]): (space, producer)
         for space in graph.spaces
         for producer in space.producers
     }
-    found = {}
+    found: dict[Space, np.ndarray] = {}
     for name, given in keep.items():
-        space = known.get(name)
+        space, producer = known.get(name, (None, None))
         if space is None or not space.prunable:
             why = f"there are {sorted(known)}" if space is None else space.reason
             raise ValueError(
                 f"`keep` names no layer that can lose channels: {name!r} ({why}). "
                 f"Received: keep={list(keep)}"
             )
-        value = np.asarray(given)
-        if value.dtype != bool or value.shape != (space.width,) or not value.any():
+        value, width = np.asarray(given), len(producer.channels)
+        if value.dtype != bool or value.shape != (width,) or not value.any():
             raise ValueError(
-                f"`keep[{name!r}]` must be {space.width} booleans, one of them true at "
+                f"`keep[{name!r}]` must be {width} booleans, one of them true at "
                 f"least. Received: keep[{name!r}]={value}"
             )
-        found[space] = value
+        places = space.index_of(producer.channels)
+        kept = np.ones(space.width, bool)
+        kept[places] = value
+        if not np.array_equal(kept[places], value):
+            raise ValueError(
+                f"`keep[{name!r}]` must be the same for channels that live and die "
+                f"together. Received: keep[{name!r}]={value}, where those of the same "
+                f"number do: {places}"
+            )
+        found[space] = found.get(space, True) & kept
     return found
 
 

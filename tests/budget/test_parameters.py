@@ -21,11 +21,9 @@ def converted(model, seed=0):
     pruner = resrep_tf.wrap(model, targets="all")
     meter = ParametersMeter.of(pruner.graph)
     keep = random_keep(pruner, np.random.default_rng(seed))
-    for compactor, channels in zip(
-        pruner.compactors, pruner.compactor_channels(), strict=True
-    ):
-        for channel in channels[~keep[compactor.name]].tolist():
-            meter.remove(channel)
+    masks = [keep[compactor.name] for compactor in pruner.compactors]
+    for channel in pruner.compactor_channels().masked(masks):
+        meter.remove(channel)
     slim, report = resrep_tf.convert(
         pruner, keep=keep, verify=False, return_report=True
     )

@@ -128,6 +128,24 @@ def test_flops_are_summed_by_what_holds_them():
     )
     many = [layer("pinned", f"why {i}", 0.1) for i in range(6)]
     assert "; 2 further reasons (20.0%)." in where_flops_are(many)
+    alike = [layer("pinned", f"`{name}` has no rule", 0.2) for name in "abc"]
+    assert where_flops_are([*held[:1], *alike]).endswith(
+        "What holds the rest: `a` has no rule and 2 more alike (60.0%); why 0 (10.0%)."
+    )
+
+
+def test_what_holds_a_model_is_one_line_of_the_users_own_names():
+    class Outer(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.parts = [Mine(), L.Conv2D(3, 1)]
+
+        def call(self, inputs, training=None):
+            return self.parts[1](self.parts[0](inputs))
+
+    text = str(resrep_tf.explain(Outer(), (8, 8, 3)))
+    (line,) = [line for line in text.splitlines() if "can lose channels" in line]
+    assert "What holds the rest: `parts.0.closed` (Closed) has no pruning rule" in line
 
 
 def test_the_command_explains_subclassed_models(tmp_path, capsys):

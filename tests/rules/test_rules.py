@@ -192,19 +192,15 @@ def test_every_type_prunes_exactly_or_is_pinned(kind, padding):
 
 # Blocks behind which the target must stay: nothing may be guessed.
 PINNING = {
-    "Conv2D_groups": "2 groups of channels apart",
     "Softmax": "computes each channel from others too",
     "PReLU": "would not be constant where `reader`",
     "ZeroPadding2D_constant": "would not be constant where `reader`",
     "Resizing_padded": "pads its images",
-    "Reshape_mixing": "do not stay apart",
-    "Reshape_shuffle": "do not stay apart",
+    "Reshape_mixing": "reads channels that lie along several axes",
     "Rescaling_per_channel": "each channel",
     "ops_pad_constant": "would not be constant where `reader`",
-    "ops_pad_channels": "pads the channel axis",
     "ops_mean_channels": "reduces over the channels",
     "ops_getitem_steps": "do not stay apart",
-    "ops_split_halves": "tied in a pattern",
     "ops_take_table": "do not stay apart",
     "ops_softmax": "computes each channel from others too",
     "ops_divide_by": "divides by a tensor",

@@ -99,13 +99,30 @@ def random_keep(pruner, rng, share=0.5):
     """
     single = 0.2 if len(pruner.compactors) <= 8 else 0.0
     keep = {}
-    for compactor in pruner.compactors:
+    drawn: dict[int, bool] = {}
+    for compactor, channels in zip(
+        pruner.compactors, pruner.compactor_channels(), strict=True
+    ):
         kept = rng.random(compactor.width) < share
+        # The rows of one channel are kept together, but for the single rows below.
+        pairs = zip(channels.tolist(), kept.tolist(), strict=True)
+        kept = np.array([drawn.setdefault(channel, one) for channel, one in pairs])
         if rng.random() < single:
             kept[:] = False
         kept[rng.integers(compactor.width)] = True
         keep[compactor.name] = kept
     return keep
+
+
+def by_channel(pruner, keep):
+    """The same rows, and all others of the channels that they make."""
+    rows = pruner.compactor_channels()
+    masks = [keep[compactor.name] for compactor in pruner.compactors]
+    gone = rows.masked(masks)
+    return {
+        compactor.name: ~np.isin(channels, gone)
+        for compactor, channels in zip(pruner.compactors, rows, strict=True)
+    }
 
 
 def forget_at_random(pruner, rng):
@@ -177,10 +194,8 @@ def alive(values):
 def predicted_flops(pruner, keep):
     """What `explain` says of the model without the dropped channels."""
     kept = np.ones(pruner.graph.num_channels, bool)
-    for compactor, channels in zip(
-        pruner.compactors, pruner.compactor_channels(), strict=True
-    ):
-        kept[channels[~keep[compactor.name]]] = False
+    masks = [keep[compactor.name] for compactor in pruner.compactors]
+    kept[pruner.compactor_channels().masked(masks)] = False
     return terms.count(pruner.graph.terms, kept)
 
 

@@ -59,6 +59,11 @@ class RandomModel:
                 self.plain,
                 self.arithmetic,
                 self.grouped,
+                self.grouped,
+                self.partial,
+                self.widened,
+                self.ghost,
+                self.shuffle,
                 self.split,
                 self.shared,
                 self.siamese,
@@ -204,8 +209,64 @@ class RandomModel:
 
     def grouped(self, x):
         """A grouped convolution, sometimes with one channel in each group."""
-        x = self.conv(x, 4)
-        return L.Conv2D(8, 3, padding="same", groups=self.pick([2, 4]))(x)
+        groups = self.pick([2, 3, 4])
+        x = self.pick([self.conv, self.conv_bn])(x, groups * self.pick([1, 2, 3]))
+        y = L.Conv2D(
+            self.pick([x.shape[-1], 2 * groups, 3 * groups]),
+            self.pick([1, 3]),
+            padding="same",
+            groups=groups,
+            use_bias=self.flag(),
+            activation=self.pick(ACTIVATIONS),
+        )(x)
+        y = L.BatchNormalization()(y) if self.flag() else y
+        if self.flag(0.4) and y.shape == x.shape:
+            y = L.Add()([x, y])
+        return self.conv_bn(y) if self.flag() else y
+
+    def partial(self, x):
+        """Layers side by side, added to what one layer makes."""
+        parts = [self.conv_bn(x) for _ in range(self.pick([2, 3]))]
+        y = L.Concatenate()(parts)
+        x = L.Conv2D(y.shape[-1], 1, groups=self.pick([1, y.shape[-1]]))(
+            self.conv_bn(x, y.shape[-1])
+        )
+        return L.Add()([x, y]) if self.flag(0.7) else L.Multiply()([x, y])
+
+    def widened(self, x):
+        """A shortcut with zeros for the channels that it lacks."""
+        x = self.conv_bn(x)
+        before, after = self.pick([(0, 2), (1, 1), (2, 1)])
+        y = self.conv_bn(x, x.shape[-1] + before + after)
+        if self.flag(0.7):
+            x = ops.pad(x, [[0, 0], [0, 0], [0, 0], [before, after]])
+        else:
+            x, y = (
+                ops.concatenate([x, ops.zeros_like(x)], -1),
+                self.conv_bn(y, 2 * x.shape[-1]),
+            )
+        return L.ReLU()(L.Add()([x, y]))
+
+    def ghost(self, x):
+        """Channels, and cheap ones made of them, perhaps beside a shortcut."""
+        y = self.conv_bn(x)
+        y = L.Concatenate()([y, L.DepthwiseConv2D(3, padding="same")(y)])
+        return L.Add()([y, self.conv_bn(x, y.shape[-1])]) if self.flag() else y
+
+    def shuffle(self, x):
+        """Channels of two layers in turn; then parts of them go different ways."""
+        groups, size = self.pick([2, 3]), self.pick([2, 3])
+        x = L.Concatenate()([self.conv_bn(x, size) for _ in range(groups)])
+        height, width = x.shape[1:3]
+        if self.flag():
+            x = ops.reshape(x, (-1, height, width, groups, size))
+            x = ops.reshape(ops.swapaxes(x, 3, 4), (-1, height, width, groups * size))
+        else:
+            x = L.Reshape((height, width, groups, size))(x)
+            x = L.Reshape((height, width, groups * size))(L.Permute((1, 2, 4, 3))(x))
+        left, right = ops.split(x, [size], axis=-1)
+        left = L.Add()([left, self.conv_bn(right, size)]) if self.flag() else left
+        return L.Concatenate()([left, right])
 
     def split(self, x):
         """Parts of the channels go different ways and meet again."""

@@ -7,7 +7,7 @@ import pytest
 import resrep_tf
 from resrep_tf.surgery.slicing import slice_channels
 from resrep_tf.surgery.verify import compare
-from support.checks import assert_plain, outputs, random_keep, randomise
+from support.checks import assert_plain, by_channel, outputs, random_keep, randomise
 from support.random_models import RandomModel
 from support.small import small_model
 
@@ -15,7 +15,7 @@ from support.small import small_model
 def assert_slices_like_conversion(model, seed):
     rng = np.random.default_rng(seed)
     pruner = resrep_tf.wrap(model, "all")
-    keep = random_keep(pruner, rng)
+    keep = by_channel(pruner, random_keep(pruner, rng))
     expected = resrep_tf.convert(pruner, keep=keep)
     by_layer = {c.targets[0]: keep[c.name] for c in pruner.compactors}
     slim = slice_channels(model, by_layer)
