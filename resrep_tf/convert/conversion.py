@@ -9,6 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -26,10 +27,9 @@ from resrep_tf.pruning.rows import (
     row_norms,
     unforgotten,
 )
-from resrep_tf.pruning.verification import verified
+from resrep_tf.pruning.verification import Verifier
 from resrep_tf.surgery.decide import Dropping, decide
 from resrep_tf.surgery.narrow import Narrower
-from resrep_tf.surgery.verify import tolerance
 
 
 def convert(
@@ -38,7 +38,7 @@ def convert(
     keep: Mapping[str, Sequence[bool]] | None = None,
     drop_masked: bool = False,
     fuse_bn: bool = True,
-    verify: bool | float = True,
+    verify: Any = True,
     return_report: bool = False,
 ) -> keras.Model | tuple[keras.Model, ConversionReport]:
     """Rebuilds a wrapped model without its compactors and forgotten channels.
@@ -59,8 +59,10 @@ def convert(
         fuse_bn: True to merge BatchNorms behind other convolutions too, as for
             deployment. Those of target layers always are.
         verify: True to compare the result with the wrapped model, its dropped
-            rows set to zero, on random inputs. A number is the largest difference
-            to accept, relative to the outputs' scale.
+            rows set to zero, on random inputs: outputs and logits, in the model's
+            own precision and, if that is mixed, in float32 too. Data of your own (a
+            `tf.data.Dataset`, other batches, or arrays) are compared on as well. A
+            number is the largest difference to accept, relative to the scale.
         return_report: True to return `(model, report)`.
 
     Example:
@@ -76,6 +78,7 @@ def convert(
             "`convert` takes a model made by `resrep_tf.wrap`. "
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
+    verifier = Verifier(pruner, verify)
     named = _by_compactor(pruner, keep or {})
     norms = row_norms(pruner)
     rows = kept_rows(norms, epsilon, drop_masked, named)
@@ -85,9 +88,8 @@ def convert(
     _check_merged(graph, narrower)
     slim = narrower.build()
     report = _report(pruner, norms, rows, dropping, slim)
-    if verify is not False:
-        limit = tolerance(pruner) if verify is True else float(verify)
-        report = _verify(pruner, slim, rows, report, limit, drop_masked)
+    if verifier.wanted:
+        report = _verify(verifier, slim, rows, report, drop_masked)
     if keep is None and not drop_masked:
         _warn_unfinished(unforgotten(pruner, epsilon), report)
     return (slim, report) if return_report else slim
@@ -211,14 +213,13 @@ def _report(
 
 
 def _verify(
-    pruner: ResRepModel,
+    verifier: Verifier,
     slim: keras.Model,
     rows: Rows,
     report: ConversionReport,
-    limit: float,
     drop_masked: bool,
 ) -> ConversionReport:
     inexact = not all(compactor.exact_when_zero for compactor in rows)
     differs = drop_masked or report.largest_norm_dropped > 0 or inexact
-    difference, damage = verified(pruner, slim, rows, limit, "converted", differs)
-    return dataclasses.replace(report, difference=difference, damage=damage)
+    found = verifier(slim, rows, "converted", differs)
+    return dataclasses.replace(report, **vars(found))

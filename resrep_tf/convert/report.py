@@ -48,10 +48,11 @@ class ConversionReport:
         structure: For each compactor's first target layer, whether each row stayed:
             `resrep_tf.convert` takes this as `keep`.
         difference: The largest difference between the converted model and the
-            wrapped one with its dropped rows set to zero, relative to the outputs'
-            scale, on random inputs. None if not verified.
+            wrapped one with its dropped rows set to zero, of outputs and logits,
+            relative to their scale. None if not verified.
         damage: The same between the wrapped model as it is and with its dropped
             rows set to zero: the cost of dropping rows that are not zero yet.
+        verified_on: What the models were compared on, in words.
     """
 
     layers: tuple[LayerChange, ...]
@@ -65,6 +66,7 @@ class ConversionReport:
     structure: dict[str, tuple[bool, ...]] = dataclasses.field(default_factory=dict)
     difference: float | None = None
     damage: float | None = None
+    verified_on: str | None = None
 
     @property
     def flops_removed(self) -> float:
@@ -101,7 +103,7 @@ class ConversionReport:
                 f"{self.rows_dropped:,} compactor rows dropped, "
                 f"the largest of norm {self.largest_norm_dropped:.3g}"
             )
-        lines += verdict(self.kept, self.difference, self.damage)
+        lines += verdict(self.kept, self.difference, self.damage, self.verified_on)
         return "\n".join(lines)
 
 

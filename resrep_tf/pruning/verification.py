@@ -1,53 +1,168 @@
 """Compares a model that was made from a pruner with the pruner itself."""
 
-from collections.abc import Mapping
+import contextlib
+import itertools
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import Rows, zeroed
+from resrep_tf.surgery.examples import batches_of
+from resrep_tf.surgery.observing import in_single_precision, is_mixed, observe
 from resrep_tf.surgery.rebuild import Rebuilder
-from resrep_tf.surgery.verify import compare, random_inputs
+from resrep_tf.surgery.verify import (
+    TOLERANCES,
+    compare,
+    differ,
+    random_inputs,
+    tolerance,
+)
+
+# Random examples: as many as give this many numbers together, within these bounds. A
+# channel of a small network without positions to average over may sleep for most.
+_NUMBERS, _FEWEST, _MOST = 1 << 18, 4, 64
+# Of the user's own data, as many batches of as many examples at most.
+_BATCHES, _BATCH_SIZE = 2, 64
 
 
-def verified(
-    pruner: ResRepModel,
-    slim: keras.Model,
-    rows: Rows,
-    limit: float,
-    what: str,
-    measure_damage: bool,
-) -> tuple[float, float | None]:
-    """Compares a model with the pruner, its dropped rows set to zero.
+@dataclass(frozen=True)
+class Verification:
+    """How far a model is from the pruner that it was made from.
+
+    Attributes:
+        difference: The largest difference of their outputs and logits, relative to
+            their scale.
+        damage: The same between the pruner as it is and with its dropped rows set to
+            zero, or None.
+        verified_on: What they were compared on, in words.
+    """
+
+    difference: float
+    damage: float | None
+    verified_on: str
+
+
+class Verifier:
+    """Reads the argument `verify` of `convert` and `shrink`, and does what it says.
 
     Args:
         pruner: The wrapped model.
-        slim: The model that was made from it.
-        rows: For each compactor, the rows that stay.
-        limit: The largest difference to accept, relative to the outputs' scale.
-        what: The kind of model that `slim` is, for the message.
-        measure_damage: True to measure what dropping these rows changes, too.
-
-    Returns:
-        The largest difference, on random inputs; and the same between the pruner as
-        it is and with its dropped rows set to zero, or None.
+        verify: False, True, the largest difference to accept, or data.
+        also: Data to compare on where `verify` is none.
     """
-    model, rows = _readable(pruner, rows)
-    inputs = random_inputs(pruner, pruner.graph.input_shapes)
-    with zeroed(rows):
-        expected = model(inputs, training=False)
-    difference = compare(expected, slim(inputs, training=False))
-    damage = None
-    if measure_damage:
-        damage = compare(model(inputs, training=False), expected)
-    if not difference <= limit:
-        raise ValueError(
-            f"The {what} model does not compute what the wrapped one does: outputs "
-            f"differ by {difference:.3g} of their scale, more than {limit:.3g}. If the "
-            "model computes in low precision, `verify` can be a larger number. "
-            f"Received: verify={limit}"
-        )
-    return difference, damage
+
+    def __init__(self, pruner: ResRepModel, verify: Any, also: Any = None):
+        self._pruner = pruner
+        self.wanted = verify is not False
+        self._limit: float | None = None
+        self._data = also
+        if isinstance(verify, numbers.Real) and not isinstance(verify, bool):
+            self._limit = float(verify)
+            if not 0 <= self._limit < math.inf:
+                raise ValueError(
+                    "`verify` must be a difference of at least 0, relative to the "
+                    f"outputs' scale. Received: verify={verify}"
+                )
+        elif not isinstance(verify, bool):
+            self._data = list(_first(pruner, verify))
+            if not self._data:
+                raise ValueError(
+                    "`verify` must be True, False, a number, or data of one batch at "
+                    f"least. Received: verify={verify!r} without any"
+                )
+
+    def __call__(
+        self, slim: keras.Model, rows: Rows, what: str, measure_damage: bool
+    ) -> Verification:
+        """Compares a model with the pruner, its dropped rows set to zero.
+
+        Args:
+            slim: The model that was made from it.
+            rows: For each compactor, the rows that stay.
+            what: The kind of model that `slim` is, for the message.
+            measure_damage: True to measure what dropping these rows changes, too.
+        """
+        model, rows = _readable(self._pruner, rows)
+        own = [] if self._data is None else list(_first(model, self._data))
+        shapes = self._pruner.graph.input_shapes
+        size = max(math.prod(shape[1:]) for shape in shapes)
+        batch = min(max(_NUMBERS // max(size, 1), _FEWEST), _MOST)
+        inputs = [random_inputs(self._pruner, shapes, batch=batch), *own]
+        kinds = f"{_count(inputs[:1])} random inputs"
+        if own:
+            kinds += f" and {_count(own)} of the given ones"
+        passes = [(False, tolerance(self._pruner))]
+        if is_mixed(model):
+            passes.insert(0, (True, TOLERANCES["float32"]))
+        done: list[str] = []
+        worst, damage = 0.0, None
+        for single, limit in passes:
+            done.append("float32" if single else _precision_name(limit))
+            limit = limit if self._limit is None else self._limit
+            with _precision(single, model, slim):
+                worst = _difference(model, slim, rows, inputs)
+                if measure_damage and not single:
+                    damage = _damage(model, rows, inputs)
+            if not worst <= limit:
+                raise ValueError(
+                    f"The {what} model does not compute what the wrapped one does: "
+                    f"outputs or logits differ by {worst:.3g} of their scale in "
+                    f"{done[-1]}, more than {limit:.3g}, on {kinds}. If rounding "
+                    "explains that, `verify` can be a larger number. "
+                    f"Received: verify={limit}"
+                )
+        return Verification(worst, damage, f"{kinds}, in {' and '.join(done)}")
+
+
+def _difference(
+    model: keras.Model, slim: keras.Model, rows: Rows, inputs: list[Any]
+) -> float:
+    """Returns how far the model is from one whose dropped rows are zero."""
+    worst = 0.0
+    for batch in inputs:
+        with zeroed(rows):
+            expected = observe(model, batch)
+        worst = max(worst, differ(expected, observe(slim, batch)))
+    return worst
+
+
+def _damage(model: keras.Model, rows: Rows, inputs: list[Any]) -> float:
+    """Returns what dropping rows changes, of the outputs alone: what users see."""
+    worst = 0.0
+    for batch in inputs:
+        with zeroed(rows):
+            expected = model(batch, training=False)
+        worst = max(worst, compare(model(batch, training=False), expected))
+    return worst
+
+
+def _first(model: keras.Model, data: Any) -> Iterator[Any]:
+    """Yields the first batches of data, cut to a size that is quick to compare."""
+    batches = batches_of(model, data, _BATCH_SIZE, "verify")
+    for batch in itertools.islice(batches, _BATCHES):
+        yield keras.tree.map_structure(lambda array: array[:_BATCH_SIZE], batch)
+
+
+def _count(batches: list[Any]) -> int:
+    return sum(len(keras.tree.flatten(batch)[0]) for batch in batches)
+
+
+@contextlib.contextmanager
+def _precision(single: bool, *models: keras.Model) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for model in models if single else ():
+            stack.enter_context(in_single_precision(model))
+        yield
+
+
+def _precision_name(limit: float) -> str:
+    """Returns the precision that has this tolerance."""
+    return next(name for name, value in TOLERANCES.items() if value == limit)
 
 
 def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:
@@ -63,7 +178,10 @@ def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:
 
 
 def verdict(
-    kept: Mapping[str, int], difference: float | None, damage: float | None
+    kept: Mapping[str, int],
+    difference: float | None,
+    damage: float | None,
+    on: str | None,
 ) -> list[str]:
     """Returns the last lines of a report: what had to stay, and how exact it is."""
     lines = [
@@ -71,7 +189,8 @@ def verdict(
         for reason, channels in kept.items()
     ]
     if difference is not None:
-        lines.append(f"verified: outputs differ by {difference:.3g} at most")
+        where = f", on {on}" if on else ""
+        lines.append(f"verified: outputs differ by {difference:.3g} at most{where}")
     if damage is not None:
         lines.append(f"dropping these rows changed the outputs by {damage:.3g}")
     return lines

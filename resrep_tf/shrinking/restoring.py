@@ -1,7 +1,7 @@
 """Builds the narrower copy of a wrapped model, with BatchNorms to train on with."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from resrep_tf.rules import Call, Fusion
 from resrep_tf.rules.fusion import AFFINE, MATRIX
 from resrep_tf.shrinking.carry_over import Origin, find_axes
 from resrep_tf.surgery.decide import Dropping
+from resrep_tf.surgery.examples import batches_of
 from resrep_tf.surgery.narrow import Narrower
 from resrep_tf.surgery.rebuild import Rebuilder
 
@@ -188,7 +189,7 @@ def rescale(merged: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray
 def measure(model: keras.Model, data: Any, batches: int, batch_size: int) -> int:
     """Runs a model on some batches, and returns how many there were."""
     count = 0
-    for inputs in itertools.islice(_inputs(model, data, batch_size), batches):
+    for inputs in itertools.islice(batches_of(model, data, batch_size), batches):
         model(inputs, training=False)
         count += 1
     if not count:
@@ -197,30 +198,3 @@ def measure(model: keras.Model, data: Any, batches: int, batch_size: int) -> int
             f"BatchNorms on. Received: data={data!r} without any"
         )
     return count
-
-
-def _inputs(model: keras.Model, data: Any, batch_size: int) -> Iterator[Any]:
-    """Yields the inputs of each batch."""
-    # A list may be the inputs of one model, or batches.
-    several = isinstance(data, list) and len(data) == len(model.inputs) > 1
-    several = several and all(hasattr(part, "shape") for part in data)
-    if not (several or isinstance(data, (tuple, dict)) or hasattr(data, "shape")):
-        if not isinstance(data, Iterable):
-            raise TypeError(
-                "`data` must be arrays or an iterable of batches. "
-                f"Received: data={data!r} (of type {type(data).__name__})"
-            )
-        for batch in data:
-            yield _without_targets(batch)
-        return
-    arrays = _without_targets(data)
-    size = len(keras.tree.flatten(arrays)[0])
-    for first in range(0, size, batch_size):
-        yield keras.tree.map_structure(
-            lambda array, at=first: array[at : at + batch_size], arrays
-        )
-
-
-def _without_targets(data: Any) -> Any:
-    """Returns the inputs of `(inputs, targets)`; a list is inputs, unlike to Keras."""
-    return data[0] if isinstance(data, tuple) else data

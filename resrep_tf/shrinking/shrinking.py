@@ -14,6 +14,7 @@ pass over some batches. `s` gives each filter the norm that the layer's own filt
 weight decay and learning rate go on to mean what they meant.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,13 +23,12 @@ import keras
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.rows import kept_rows, removed_by, row_norms
+from resrep_tf.pruning.rows import Rows, kept_rows, removed_by, row_norms
 from resrep_tf.pruning.rows import unforgotten as rows_left
-from resrep_tf.pruning.verification import verdict, verified
+from resrep_tf.pruning.verification import Verifier, verdict
 from resrep_tf.shrinking.carry_over import carry_over
 from resrep_tf.shrinking.restoring import Shrinker, measure
-from resrep_tf.surgery.decide import decide
-from resrep_tf.surgery.verify import tolerance
+from resrep_tf.surgery.decide import Dropping, decide
 
 REFUSE, KEEP, DROP = UNFORGOTTEN = ("refuse", "keep", "drop")
 
@@ -49,10 +49,11 @@ class ShrinkReport:
             not have been exact.
         batches: How many batches the statistics were measured on.
         difference: The largest difference between the new model and the wrapped one
-            with its dropped rows set to zero, relative to the outputs' scale, on
-            random inputs. None if not verified.
+            with its dropped rows set to zero, of outputs and logits, relative to
+            their scale. None if not verified.
         damage: The same between the wrapped model as it is and with its dropped rows
             set to zero: the price of dropping rows that are not zero yet.
+        verified_on: What the models were compared on, in words.
     """
 
     widths: dict[str, tuple[int, int]]
@@ -66,6 +67,7 @@ class ShrinkReport:
     batches: int
     difference: float | None = None
     damage: float | None = None
+    verified_on: str | None = None
 
     @property
     def flops_removed(self) -> float:
@@ -79,7 +81,7 @@ class ShrinkReport:
             f"({self.flops_removed:.2%} removed), {self.new_params:,} parameters",
             f"{len(self.restored)} BatchNorms restored on {self.batches} batches",
         ]
-        lines += verdict(self.kept, self.difference, self.damage)
+        lines += verdict(self.kept, self.difference, self.damage, self.verified_on)
         return "\n".join(lines)
 
 
@@ -91,7 +93,7 @@ def shrink(
     epsilon: float = 1e-5,
     unforgotten: str = REFUSE,
     optimizer: keras.Optimizer | None = None,
-    verify: bool | float = True,
+    verify: Any = True,
     return_report: bool = False,
 ) -> keras.Model | tuple[keras.Model, ShrinkReport]:
     """Rebuilds a wrapped model without its forgotten channels, to be trained on.
@@ -117,35 +119,57 @@ def shrink(
             pruner's: it is built on the result's weights and goes on where the
             pruner's is. See `resrep_tf.shrinking.carry_over`.
         verify: Whether to compare the result with the wrapped model, its dropped
-            rows set to zero, on random inputs. A number is the largest difference
-            to accept, relative to the outputs' scale.
+            rows set to zero, on random inputs and on `data`, if these can be read
+            twice; or on other data. As in `resrep_tf.convert`.
         return_report: Whether to return `(model, report)`.
 
     Example:
 
     ```python
-    config = pruner.optimizer.get_config()
-    optimizer = type(pruner.optimizer).from_config(config)
+    optimizer = type(pruner.optimizer).from_config(pruner.optimizer.get_config())
     slim = resrep_tf.shrink(pruner, data, optimizer=optimizer)
     slim.compile(optimizer, "sparse_categorical_crossentropy")
     slim.fit(data)
     ```
     """
-    _check(pruner, batches, batch_size, unforgotten, optimizer)
-    _check_forgotten(pruner, epsilon, unforgotten)
+    _check(pruner, batches, batch_size, epsilon, unforgotten, optimizer)
+    # An iterator is used up by measuring.
+    verifier = Verifier(pruner, verify, None if isinstance(data, Iterator) else data)
     norms = row_norms(pruner)
     rows = kept_rows(norms, epsilon, drop_masked=unforgotten == DROP)
-    graph = pruner.graph
-    dropping = decide(graph, removed_by(graph, rows))
-    probe = Shrinker(graph, dropping)
-    measured = measure(probe.build(), data, batches, batch_size) if probe.fresh else 0
-    shrinker = Shrinker(graph, dropping, probe.statistics())
-    del probe  # Another model's memory.
+    dropping = decide(pruner.graph, removed_by(pruner.graph, rows))
+    shrinker, measured = _shrinker(pruner.graph, dropping, data, batches, batch_size)
     slim = shrinker.build()
-    report = ShrinkReport(
+    report = _report(pruner, shrinker, slim, dropping, norms, rows, measured)
+    if verifier.wanted:
+        report = replace(report, **vars(verifier(slim, rows, "narrower", True)))
+    if optimizer is not None:
+        _go_on(pruner, slim, shrinker, optimizer)
+    return (slim, report) if return_report else slim
+
+
+def _shrinker(
+    graph: ChannelGraph, dropping: Dropping, data: Any, batches: int, batch_size: int
+) -> tuple[Shrinker, int]:
+    """Returns what builds the narrower model, and how many batches it has measured."""
+    probe = Shrinker(graph, dropping)
+    count = measure(probe.build(), data, batches, batch_size) if probe.fresh else 0
+    return Shrinker(graph, dropping, probe.statistics()), count
+
+
+def _report(
+    pruner: ResRepModel,
+    shrinker: Shrinker,
+    slim: keras.Model,
+    dropping: Dropping,
+    norms: Rows,
+    rows: Rows,
+    batches: int,
+) -> ShrinkReport:
+    return ShrinkReport(
         widths=_widths(shrinker),
         restored=tuple(layer.name for layer in shrinker.fresh),
-        flops=terms.count(graph.terms),
+        flops=terms.count(pruner.graph.terms),
         new_flops=terms.count(ChannelGraph(slim).terms),
         new_params=slim.count_params(),
         rows_dropped=sum(int((~kept).sum()) for kept in rows.values()),
@@ -153,28 +177,32 @@ def shrink(
             float(norms[c][~kept].max(initial=0.0)) for c, kept in rows.items()
         ),
         kept={why: len(set(channels)) for why, channels in dropping.stuck.items()},
-        batches=measured,
+        batches=batches,
     )
-    if verify is not False:
-        limit = tolerance(pruner) if verify is True else float(verify)
-        difference, damage = verified(pruner, slim, rows, limit, "narrower", True)
-        report = replace(report, difference=difference, damage=damage)
-    if optimizer is not None:
-        optimizer.build(slim.trainable_variables)
-        carry_over(
-            pruner.optimizer,
-            optimizer,
-            shrinker.origins(),
-            pruner.trainable_variables,
-            slim.trainable_variables,
-        )
-    return (slim, report) if return_report else slim
+
+
+def _go_on(
+    pruner: ResRepModel,
+    slim: keras.Model,
+    shrinker: Shrinker,
+    optimizer: keras.Optimizer,
+) -> None:
+    """Gives an optimizer of the narrower model the state of the pruner's."""
+    optimizer.build(slim.trainable_variables)
+    carry_over(
+        pruner.optimizer,
+        optimizer,
+        shrinker.origins(),
+        pruner.trainable_variables,
+        slim.trainable_variables,
+    )
 
 
 def _check(
     pruner: Any,
     batches: int,
     batch_size: int,
+    epsilon: float,
     unforgotten: str,
     optimizer: keras.Optimizer | None,
 ) -> None:
@@ -191,6 +219,7 @@ def _check(
             f"`unforgotten` must be one of {UNFORGOTTEN}. "
             f"Received: unforgotten={unforgotten!r}"
         )
+    _check_forgotten(pruner, epsilon, unforgotten)
     if optimizer is None:
         return
     if not pruner.compiled:

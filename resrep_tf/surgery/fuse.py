@@ -5,7 +5,7 @@ import keras
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.surgery.decide import decide
 from resrep_tf.surgery.narrow import Narrower
-from resrep_tf.surgery.verify import compare, random_inputs, tolerance
+from resrep_tf.surgery.verify import difference, random_inputs, tolerance
 
 
 def fused(model: keras.Model) -> tuple[keras.Model, float]:
@@ -18,10 +18,10 @@ def fused(model: keras.Model) -> tuple[keras.Model, float]:
     graph = ChannelGraph(model)
     copy = Narrower(graph, decide(graph, {}), fuse_bn=True).build()
     inputs = random_inputs(model, graph.input_shapes)
-    difference = compare(model(inputs, training=False), copy(inputs, training=False))
-    if not difference <= tolerance(model):
+    found = difference(model, copy, inputs)
+    if not found <= tolerance(model):
         raise ValueError(
             "The model with merged BatchNorms does not compute what it should: outputs "
-            f"differ by {difference:.3g} of their scale. Received: model={model!r}"
+            f"differ by {found:.3g} of their scale. Received: model={model!r}"
         )
-    return copy, difference
+    return copy, found

@@ -1,4 +1,4 @@
-"""Compares two models on random inputs."""
+"""Compares two models, on random inputs or given ones."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from resrep_tf.graph.keras_nodes import check_model, structures
+from resrep_tf.surgery.observing import Path, observe
 
 _TINY = float(np.finfo(np.float32).tiny)
 # The largest accepted difference relative to the outputs' scale, by the precision in
@@ -34,7 +35,8 @@ def random_inputs(
     """Returns random inputs in a model's structure.
 
     Every second example is as large as pixels are: a model that rescales its images
-    first would hardly see the difference between small ones.
+    first would hardly see the difference between small ones. Of four, two are around
+    zero, one has no negative numbers, and one is between 0 and 1.
 
     Args:
         model: The model.
@@ -49,6 +51,8 @@ def random_inputs(
         if np.issubdtype(np.dtype(_numpy_type(tensor.dtype)), np.floating):
             values = rng.standard_normal(size)
             values[1::2] *= 128
+            values[3::4] = np.abs(values[3::4])
+            values[2::4] = rng.random(values[2::4].shape)
             flat.append(values.astype(_numpy_type(tensor.dtype)))
         else:
             flat.append(rng.integers(0, 2, size).astype(tensor.dtype))
@@ -77,4 +81,30 @@ def compare(a: Any, b: Any) -> float:
         scale = np.maximum(scale, max(1e-3 * scale.max(initial=0.0), _TINY))
         difference = np.abs(left - right).max(axis=1, initial=0.0)
         worst = max(worst, float((difference / scale).max(initial=0.0)))
+    return worst
+
+
+def difference(a: keras.Model, b: keras.Model, inputs: Any) -> float:
+    """Returns by how much two models differ, relative to the scale of what `a` does.
+
+    Compared are the outputs and what they were made from, such as logits: see
+    `surgery.observing`.
+    """
+    return differ(observe(a, inputs), observe(b, inputs))
+
+
+def differ(a: dict[Path, Any], b: dict[Path, Any]) -> float:
+    """Returns the largest difference of what was observed in two models."""
+    worst = 0.0
+    for path, left in a.items():
+        left = keras.ops.convert_to_numpy(left)
+        is_output = len(path) == 1
+        if not is_output and (path not in b or not np.isfinite(left).all()):
+            # Only outputs have to be there, and to be infinite where the others are.
+            continue
+        right = keras.ops.convert_to_numpy(b[path])
+        if left.shape == right.shape:
+            worst = max(worst, compare(left, right))
+        elif is_output:
+            return float("inf")
     return worst

@@ -79,7 +79,7 @@ def test_drop_masked_reports_the_damage():
     assert slim.get_layer("conv1").filters == 5
     norm = np.linalg.norm(np.asarray(pruner.compactors[0].kernel)[:, 2])
     assert report.largest_norm_dropped == pytest.approx(norm, rel=1e-5)
-    x = random_inputs(pruner, pruner.graph.input_shapes)
+    x = random_inputs(pruner, pruner.graph.input_shapes, batch=64)
     change = compare(pruner(x, training=False), slim(x, training=False))
     assert report.damage == pytest.approx(change, rel=1e-4)
     assert report.damage > 1e-3
