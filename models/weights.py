@@ -9,6 +9,8 @@ import warnings
 import keras
 import numpy as np
 
+from resrep_tf.export.keras_file import load_keras
+
 _SUFFIXES = (".keras", ".weights.h5", ".safetensors")
 
 # Keras's name of a variable: PyTorch's name of it.
@@ -24,6 +26,8 @@ _BLOCK_LAYER = re.compile(r"^stage(\d+)_block(\d+)_(shortcut_)?(conv|bn)(\d*)$")
 
 # The number of weights of a kind that an error names.
 _LISTED = 8
+# What a header that is nested too deep raises, too.
+_DAMAGED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
@@ -54,7 +58,7 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
             f"`path` must be an existing file. Received: path={str(path)!r}"
         )
     if path.suffix == ".keras":
-        saved = keras.models.load_model(path, compile=False)
+        saved = load_keras(path)
         found = {name: v.numpy() for name, v in _variables(saved).items()}
         _assign(_variables(model), found, model, path)
     elif path.suffix == ".safetensors":
@@ -128,6 +132,8 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     content = memoryview(path.read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
     try:
+        if not 8 < start <= len(content):
+            raise ValueError(f"a header of {start - 8} bytes")
         header = json.loads(bytes(content[8:start]))
         header.pop("__metadata__", None)
         return {
@@ -135,7 +141,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
             for name, entry in header.items()
             if not name.endswith("num_batches_tracked")
         }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _DAMAGED as error:
         raise ValueError(
             "`path` must be a complete safetensors file of floating-point tensors "
             f"({', '.join(_DTYPES)}). Received: path={str(path)!r}"
@@ -144,6 +150,9 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _decode(entry: dict, buffers: memoryview) -> np.ndarray:
     begin, end = entry["data_offsets"]
+    # Python would count negative numbers from the end, and NumPy fit in -1.
+    if not 0 <= begin <= end <= len(buffers) or min(entry["shape"], default=0) < 0:
+        raise ValueError(f"the place {begin} to {end} of a tensor")
     array = np.frombuffer(buffers[begin:end], _DTYPES[entry["dtype"]])
     if entry["dtype"] == "BF16":  # The upper half of a float32.
         array = (array.astype("<u4") << 16).view("<f4")

@@ -1,32 +1,72 @@
 """Lossless channel pruning for Keras: ResRep (ICCV 2021)."""
 
+import importlib as _importlib
 import pathlib as _pathlib
+import sys as _sys
+import types as _types
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 # `models/` and `flags/` stand beside this package in a checkout and inside it when
 # installed; Python finds them as `resrep_tf.models` and `resrep_tf.flags` in both.
 if not (_pathlib.Path(__file__).parent / "models").is_dir():
     __path__.append(str(_pathlib.Path(__file__).resolve().parent.parent))
 
-from resrep_tf.baselines import ablation, criteria, minimal
-from resrep_tf.budget.latency_table import LatencyTable
-from resrep_tf.budget.measuring import measure_latency
-from resrep_tf.convert import ConversionReport, convert
-from resrep_tf.explain import Explanation, count_flops, explain
-from resrep_tf.export import ExportReport, export
-from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.graph.tracing import TraceReport, trace
-from resrep_tf.pruning.callbacks import ChannelSelection
-from resrep_tf.pruning.compactor import Compactor
-from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.planning import plan
-from resrep_tf.pruning.wrap import wrap
-from resrep_tf.report import figures
-from resrep_tf.report import run_page as report_html
-from resrep_tf.selection.plan import Plan
-from resrep_tf.shrinking.shrinking import ShrinkReport, shrink
-from resrep_tf.surgery import slicing
-from resrep_tf.teacher.distillation import Distillation, Student
 from resrep_tf.version import __version__
+
+if _TYPE_CHECKING:
+    from resrep_tf.baselines import ablation, criteria, minimal
+    from resrep_tf.budget.latency_table import LatencyTable
+    from resrep_tf.budget.measuring import measure_latency
+    from resrep_tf.convert import ConversionReport, convert
+    from resrep_tf.explain import Explanation, count_flops, explain
+    from resrep_tf.export import ExportReport, export
+    from resrep_tf.graph.channel_graph import ChannelGraph
+    from resrep_tf.graph.tracing import TraceReport, trace
+    from resrep_tf.pruning.callbacks import ChannelSelection
+    from resrep_tf.pruning.compactor import Compactor
+    from resrep_tf.pruning.model import ResRepModel
+    from resrep_tf.pruning.planning import plan
+    from resrep_tf.pruning.wrap import wrap
+    from resrep_tf.report import figures
+    from resrep_tf.report import run_page as report_html
+    from resrep_tf.selection.plan import Plan
+    from resrep_tf.shrinking.shrinking import ShrinkReport, shrink
+    from resrep_tf.surgery import slicing
+    from resrep_tf.teacher.distillation import Distillation, Student
+
+# What is imported when it is first asked for: the commands check their flags before
+# TensorFlow, which takes seconds.
+_WHERE = {
+    "ChannelGraph": "resrep_tf.graph.channel_graph.ChannelGraph",
+    "ChannelSelection": "resrep_tf.pruning.callbacks.ChannelSelection",
+    "Compactor": "resrep_tf.pruning.compactor.Compactor",
+    "ConversionReport": "resrep_tf.convert.ConversionReport",
+    "Distillation": "resrep_tf.teacher.distillation.Distillation",
+    "Explanation": "resrep_tf.explain.Explanation",
+    "ExportReport": "resrep_tf.export.ExportReport",
+    "LatencyTable": "resrep_tf.budget.latency_table.LatencyTable",
+    "Plan": "resrep_tf.selection.plan.Plan",
+    "ResRepModel": "resrep_tf.pruning.model.ResRepModel",
+    "ShrinkReport": "resrep_tf.shrinking.shrinking.ShrinkReport",
+    "Student": "resrep_tf.teacher.distillation.Student",
+    "TraceReport": "resrep_tf.graph.tracing.TraceReport",
+    "ablation": "resrep_tf.baselines.ablation",
+    "convert": "resrep_tf.convert.convert",
+    "count_flops": "resrep_tf.explain.count_flops",
+    "criteria": "resrep_tf.baselines.criteria",
+    "explain": "resrep_tf.explain.explain",
+    "export": "resrep_tf.export.export",
+    "figures": "resrep_tf.report.figures",
+    "measure_latency": "resrep_tf.budget.measuring.measure_latency",
+    "minimal": "resrep_tf.baselines.minimal",
+    "plan": "resrep_tf.pruning.planning.plan",
+    "report_html": "resrep_tf.report.run_page",
+    "shrink": "resrep_tf.shrinking.shrinking.shrink",
+    "slicing": "resrep_tf.surgery.slicing",
+    "trace": "resrep_tf.graph.tracing.trace",
+    "wrap": "resrep_tf.pruning.wrap.wrap",
+}
 
 __all__ = [
     "ChannelGraph",
@@ -59,3 +99,26 @@ __all__ = [
     "trace",
     "wrap",
 ]
+
+
+class _Package(_types.ModuleType):
+    def __getattr__(self, name: str) -> _Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _WHERE[name].rpartition(".")
+        found = getattr(_importlib.import_module(module), attribute, None)
+        if found is None:  # A module that its package does not import.
+            found = _importlib.import_module(_WHERE[name])
+        self.__dict__[name] = found
+        return found
+
+    def __setattr__(self, name: str, value: _Any) -> None:
+        # Python binds a submodule to its name here, which may be that of a function.
+        if name not in _WHERE or not isinstance(value, _types.ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+_sys.modules[__name__].__class__ = _Package

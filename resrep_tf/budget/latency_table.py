@@ -22,6 +22,13 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 _FORMAT = 1
 # Times are summed as whole picoseconds: sums are exact in any order.
 PER_SECOND = 10**12
+# A table has a time for every width up to the largest.
+_WIDEST = 1 << 20
+# What a file raises whose content is not that of a table.
+_DAMAGED = (
+    *(KeyError, TypeError, ValueError, AttributeError),
+    *(RecursionError, OverflowError, MemoryError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,13 +217,13 @@ class LatencyTable:
         """Reads a table that `save` wrote, on this machine or on another."""
         try:
             text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise ValueError(
                 f"The latency table cannot be read: {error}. Received: path={path}"
             ) from error
         try:
             return cls._parse(json.loads(text))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _DAMAGED as error:
             raise ValueError(
                 "The file is no latency table, or it is damaged: "
                 f"{type(error).__name__}: {error}. `resrep_tf.measure_latency` makes "
@@ -236,7 +243,13 @@ class LatencyTable:
         shapes = content["input_shapes"]
         content["input_shapes"] = tuple(tuple(shape) for shape in shapes)
         content["overhead"] = float(content["overhead"])
-        return cls(**content)
+        kinds = {"machine": dict, "versions": dict, "checks": dict, "model": str}
+        for name, kind in kinds.items():
+            if not isinstance(content.get(name, kind()), kind):
+                raise ValueError(f"its {name} is a {type(content[name]).__name__}")
+        table = cls(**content)
+        str(table)  # Which reads the checks.
+        return table
 
 
 def _parse_times(content: dict[str, Any]) -> OperationTimes:
@@ -246,7 +259,10 @@ def _parse_times(content: dict[str, Any]) -> OperationTimes:
         {int(size): float(share) for size, share in axis.items()}
         for axis in content["bundles"]
     )
-    ascending = all(list(grid) == sorted(set(grid)) and grid for grid in widths)
+    ascending = all(
+        list(grid) == sorted(set(grid)) and grid and grid[0] >= 0 and grid[-1] < _WIDEST
+        for grid in widths
+    )
     shaped = seconds.shape == tuple(map(len, widths)) and len(bundles) == len(widths)
     if not ascending or not shaped or not np.isfinite(seconds).all():
         raise ValueError(f"an operation's times do not fit its widths {widths}")

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.export.keras_file import load_keras
 from resrep_tf.export.precision import in_float32
 from resrep_tf.graph.heads import output_activation
 from resrep_tf.graph.tracing import has_graph, trace
@@ -134,7 +135,7 @@ def build(
 def load_file(arch: str) -> keras.Model:
     """Returns the model in a .keras file."""
     with blame("arch"):
-        model = keras.models.load_model(_path(arch), compile=False)
+        model = load_keras(_path(arch))
         return model if has_graph(model) else trace(model)
 
 

@@ -21,7 +21,7 @@ def blame(flag: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         message = " ".join(str(error).split())
         if message.startswith(f"`{flag}`"):
             message = message.replace(f"`{flag}`", f"`--{flag}`", 1)

@@ -5,10 +5,13 @@ depends on. So a new flag is a new field, and nothing else.
 """
 
 import dataclasses
+import importlib
 import math
+import re
 import shutil
 import sys
 import textwrap
+import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +20,13 @@ from typing import Any, Generic, TypeVar
 from absl import flags
 
 from resrep_tf.cli import recipes
-from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
 
 Settings = TypeVar("Settings")
 
 _HELP = ("--help", "-help", "-h", "--helpshort", "-helpshort", "--helpfull")
+_DEBUG = "--debug"
 _FLAG = "flag"  # The key of a field's metadata.
 
 
@@ -164,7 +168,7 @@ class FlagSet(Generic[Settings]):
         Returns:
             The settings, and the text of a flagfile that gives the same ones anywhere.
         """
-        given, rest = self._parse(recipes.expand(arguments), known_only=False)
+        given, rest = self._parse_expanded(arguments)
         if rest:
             raise CommandError(
                 "Every argument must be a flag, `--name=value`. "
@@ -182,12 +186,49 @@ class FlagSet(Generic[Settings]):
         given, rest = self._parse(arguments, known_only=True)
         return self._read(Values(self._declared, given)), rest
 
+    def _parse_expanded(
+        self, arguments: Sequence[str]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Reads a command line with recipes, whose text no error may repeat.
+
+        Any file can be named there, such as one with passwords.
+        """
+        expanded = recipes.expand(arguments)
+        own = expanded[len(expanded) - _count_own(arguments) :]
+        if len(own) == len(expanded):
+            return self._parse(own, known_only=False)
+        try:
+            given, rest = self._parse(expanded, known_only=False)
+            if len(rest) == 0:
+                return given, rest
+        except CommandError as error:
+            self._parse(own, known_only=True)  # Is it the command line itself?
+            unknown = re.search(r"flag '(\w{1,40})'", str(error))
+            hint = f" It has no flag --{unknown[1]}." if unknown else ""
+            raise self._no_recipe(arguments, hint) from None
+        if any(not argument.startswith("-") for argument in own):
+            return given, rest
+        raise self._no_recipe(arguments, "")
+
+    def _no_recipe(self, arguments: Sequence[str], hint: str) -> CommandError:
+        return CommandError(
+            "`--recipe` must be a text file with a flag of this command on each line, "
+            f"`--name=value`; a line of it is none.{hint} (All flags: --helpshort.) "
+            f"Received: {' '.join(arguments)}"
+        )
+
     def _parse(
         self, arguments: Sequence[str], known_only: bool
     ) -> tuple[dict[str, Any], list[str]]:
         if any(argument in _HELP for argument in arguments):
             print(self.help())
             raise SystemExit(0)
+        for argument in arguments:
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):
+                raise CommandError(
+                    "Every argument must be UTF-8; rename the file or folder. "
+                    f"Received: {argument!a}"
+                )
         try:
             rest = self._absl(["", *arguments], known_only=known_only)[1:]
         except flags.Error as error:
@@ -217,6 +258,7 @@ class FlagSet(Generic[Settings]):
             for name in names:
                 lines += self._describe(name, width)
             lines.append("")
+        lines.append(f"With {_DEBUG}, errors come with their stack trace.")
         return "\n".join(lines)
 
     def _describe(self, name: str, width: int) -> list[str]:
@@ -256,6 +298,21 @@ _RECIPE = Flag(
     "--flagfile means the same.",
     group="Recipe",
 )
+
+
+def _count_own(arguments: Sequence[str]) -> int:
+    """Returns how many arguments stay of a command line without its recipes."""
+    count, value_follows = 0, False
+    for argument in arguments:
+        if value_follows:
+            value_follows = False
+            continue
+        name, separator, _ = argument.lstrip("-").partition("=")
+        if argument.startswith("-") and name in ("recipe", "flagfile"):
+            value_follows = not separator
+        else:
+            count += 1
+    return count
 
 
 def _kind(annotation: Any) -> Callable[..., Any]:
@@ -303,20 +360,45 @@ def _wrap(text: str, width: int, first: str, others: str) -> list[str]:
     )
 
 
-def run(command: Callable[[Sequence[str]], None]) -> None:
+def run(command: Callable[[Sequence[str]], None] | str) -> None:
     """Runs a command on the process's arguments.
 
     Exits with code 2 and one line on stderr if the user can put something right, and
-    with a code of its own if a signal came and the run can go on later.
+    with a code of its own if a signal came and the run can go on later. With
+    `--debug`, the stack trace comes before the line.
+
+    Args:
+        command: A function of the arguments; or the name of the module whose `run`
+            that is, which is imported here so that Ctrl-C leaves no trace then either.
     """
+    arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     try:
-        command(sys.argv[1:])
-    except CommandError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        if isinstance(command, str):
+            command = importlib.import_module(command).run
+        command(arguments)
     except Interrupted:
-        print("interrupted; the same command goes on from here", file=sys.stderr)
-        raise SystemExit(EXIT_CODE) from None
+        _end("interrupted; the same command goes on from here", EXIT_CODE)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _end("interrupted", 130)
+    except CommandError as error:
+        _end(f"error: {error}", 2)
+    except OSError as error:
+        if error.filename is None:
+            _end(_unforeseen(error), 1)
+        _end(f"error: {error.strerror}. Received: {error.filename!r}", 2)
+    except Exception as error:
+        _end(_unforeseen(error), 1)
+
+
+def _end(line: str, code: int) -> None:
+    if _DEBUG in sys.argv[1:]:
+        traceback.print_exc()
+    print(line, file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _unforeseen(error: Exception) -> str:
+    return (
+        f"error: {type(error).__name__}: {brief(error)} (Not foreseen; "
+        f"{_DEBUG} shows where it happened.)"
+    )

@@ -169,6 +169,27 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def read_report(folder: Path) -> dict[str, Any]:
+    """Returns what the report of a finished run says."""
+    path = folder / REPORT
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__} instead of an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(path, folder, error) from error
+    return found
+
+
+def damaged(path: Path, folder: Path, error: Exception) -> CommandError:
+    """Returns the error for a file of a run that cannot be read any more."""
+    return CommandError(
+        f"`--output`: {path.name} of this run is damaged or gone "
+        f"({type(error).__name__}: {brief(error)[:200]}). Remove it, and the same "
+        f"command makes it again. Received: --output={folder}"
+    )
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes a JSON file, whole or not at all."""
     write_text(path, json.dumps(values, indent=2) + "\n")

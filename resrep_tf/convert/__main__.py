@@ -1,6 +1,5 @@
 """Starts the command."""
 
 from resrep_tf.cli.flagset import run
-from resrep_tf.convert import command
 
-run(command.run)
+run("resrep_tf.convert.command")

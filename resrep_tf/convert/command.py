@@ -15,6 +15,7 @@ from resrep_tf.cli import common_flags, export, output, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.convert.conversion import UnfinishedWarning
+from resrep_tf.export.keras_file import load_keras
 from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.selection.schedule import Schedule
 
@@ -24,6 +25,10 @@ Turns a wrapped model into a plain Keras model without its forgotten channels:
   python -m resrep_tf.convert --pruner=runs/NAME/pruner.keras --output=slim.keras
   python -m resrep_tf.convert --pruner=runs/NAME/pruner.keras --output=FOLDER
 """
+
+
+# Not the names of folders that anyone means.
+_OTHER_FILES = (".h5", ".hdf5", ".tflite", ".onnx", ".pb", ".zip", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +128,11 @@ def _images(settings: Settings, model: keras.Model) -> tf.data.Dataset | None:
 
 def _target(name: str) -> Path:
     if not name.endswith(".keras"):
+        if Path(name).suffix in _OTHER_FILES:
+            raise CommandError(
+                "`--output` must end with .keras, or be a folder for the files of "
+                f"`--export`. Received: --output={name}"
+            )
         return output.choose_new(name)
     target = Path(name).expanduser()
     if target.exists():
@@ -139,7 +149,7 @@ def _load(name: str) -> Any:
             f"`--pruner` must be an existing .keras file. Received: --pruner={name}"
         )
     with blame("pruner"):
-        pruner = keras.models.load_model(path)
+        pruner = load_keras(path, compile=True)
     if not isinstance(pruner, resrep_tf.ResRepModel):
         raise CommandError(
             "`--pruner` must be a model made by `resrep_tf.wrap`, such as pruner.keras "

@@ -13,6 +13,7 @@ from resrep_tf import models
 from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.export.keras_file import load_keras
 
 USAGE = """
 Says of every layer of a model whether it can be pruned, and if not, why:
@@ -76,7 +77,7 @@ def _load(name: str) -> keras.Model:
             f"`--model` must be an existing .keras file. Received: --model={path}"
         )
     with blame("model"):
-        return keras.models.load_model(path, compile=False)
+        return load_keras(path)
 
 
 def _build(arch: str, shape: tuple | None, options: Mapping[str, Any]) -> keras.Model:

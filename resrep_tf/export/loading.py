@@ -1,6 +1,5 @@
 """Loads any of the files that `export` writes, as a function from images to outputs."""
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from resrep_tf.export import tflite_file
 from resrep_tf.export.calibration import fits, in_batches
+from resrep_tf.export.keras_file import UnreadableModel, load_keras
 from resrep_tf.export.quiet import quiet
 
 _KNOWN = (
@@ -119,7 +119,7 @@ def load_written(path: Path, named: Path) -> Predictor:
     try:
         with quiet():
             return reader(path, named)
-    except ImportError:
+    except (ImportError, UnreadableModel):
         raise
     except Exception as error:
         # The readers raise all kinds of exceptions on a damaged file.
@@ -137,11 +137,7 @@ def load_written(path: Path, named: Path) -> Predictor:
 
 
 def _keras(path: Path, named: Path) -> Predictor:
-    with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise ValueError(f"the checksum of {damaged} is wrong")
-    model = keras.models.load_model(path, compile=False)
+    model = load_keras(path)
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(
             f"it has {len(model.inputs)} inputs and {len(model.outputs)} outputs, "

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,8 +32,7 @@ class Result:
     @classmethod
     def read(cls, case: Case, seed: int, folder: Path) -> "Result":
         """Reads the folder of a finished run."""
-        report = json.loads((folder / output.REPORT).read_text("utf-8"))
-        return cls(case, seed, folder, report)
+        return cls(case, seed, folder, output.read_report(folder))
 
     @property
     def flops_removed(self) -> float:
@@ -55,8 +53,12 @@ class Result:
 
     def metrics(self) -> list[dict[str, str]]:
         """Returns the run's metrics by epoch, of the method's own training."""
-        with (self.folder / output.METRICS).open(newline="") as file:
-            return [row for row in csv.DictReader(file) if row["phase"] != "base"]
+        path = self.folder / output.METRICS
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                return [row for row in csv.DictReader(file) if row["phase"] != "base"]
+        except (OSError, ValueError, KeyError, csv.Error) as error:
+            raise output.damaged(path, self.folder, error) from error
 
     def row(self) -> dict[str, Any]:
         """Returns a row of results.csv."""

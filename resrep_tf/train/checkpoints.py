@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+import struct
 import warnings
 import zipfile
 import zlib
@@ -18,7 +19,12 @@ from resrep_tf.cli import output
 from resrep_tf.train.phases import ORDER
 
 _META = "meta"
-_UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+# All that a file raises whose bytes are not what was written.
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
+    *(RecursionError, NotImplementedError, RuntimeError, SyntaxError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +132,11 @@ def _read(path: Path) -> Checkpoint:
     with np.load(path) as archive:
         meta = json.loads(str(archive[_META]))
         values = [archive[_key(i)] for i in range(len(archive.files) - 1)]
-    return Checkpoint(meta["phase"], Position(**meta["position"]), meta["rows"], values)
+    position = Position(**meta["position"])
+    whole = isinstance(position.epoch, int) and isinstance(position.step, int)
+    if not (whole and isinstance(meta["rows"], list)):
+        raise ValueError(f"its {_META} is not that of a checkpoint")
+    return Checkpoint(meta["phase"], position, meta["rows"], values)
 
 
 def _key(index: int) -> str:

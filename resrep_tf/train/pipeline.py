@@ -1,7 +1,6 @@
 """The training command: base, pruning, conversion, export, report."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,11 @@ def complete(settings: Settings, folder: Path) -> bool:
     if not output.holds_run(folder):
         return False
     _check_same(settings, folder)
-    return (folder / output.REPORT).exists()
+    done = (folder / output.REPORT).exists()
+    if done and settings.epochs and not (folder / output.PRUNED).exists():
+        print(f"{folder / output.PRUNED} is gone; it is made again.")
+        return False
+    return done
 
 
 def _check_same(settings: Settings, folder: Path) -> None:
@@ -79,8 +82,11 @@ def _header(folder: Path) -> str:
 
 
 def _finished(folder: Path) -> str:
-    report = json.loads((folder / output.REPORT).read_text("utf-8"))
-    return reporting.summary(report, folder)
+    report = output.read_report(folder)
+    try:
+        return reporting.summary(report, folder)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise output.damaged(folder / output.REPORT, folder, error) from error
 
 
 @dataclasses.dataclass(frozen=True)

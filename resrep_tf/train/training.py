@@ -16,6 +16,7 @@ from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.evaluate import accuracy
+from resrep_tf.export.keras_file import load_keras
 from resrep_tf.pruning.replicas import SharedLossScaleOptimizer
 from resrep_tf.train.checkpoints import (
     Checkpoint,
@@ -175,9 +176,8 @@ class Trainer:
         """Returns the model after a phase that is over; None if it must be trained."""
         if phase.file is None or not (self.folder / phase.file).exists():
             return None
-        trained = keras.models.load_model(
-            self.folder / phase.file, compile=phase.keeps_state
-        )
+        with blame("output"):
+            trained = load_keras(self.folder / phase.file, compile=phase.keeps_state)
         return phase.plain(before, trained)
 
     def make(self, phase: Phase, before: keras.Model) -> Ready:
