@@ -1,5 +1,6 @@
 """Several budgets at once: all of their targets must be met."""
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,10 @@ def check_target(target: float, argument: str = FLOPS_TARGET) -> None:
         target: The fraction to remove.
         argument: The argument by which the user gave it.
     """
-    if not 0 < target < 1:
+    if not isinstance(target, numbers.Real) or not 0 < target < 1:
         raise ValueError(
             f"`{argument}` is the fraction to remove and must be between 0 and 1, both "
-            f"excluded. Received: {argument}={target}"
+            f"excluded. Received: {argument}={target!r}"
         )
 
 

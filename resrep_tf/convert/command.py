@@ -47,6 +47,7 @@ class Settings:
         "Rows of smaller norm are removed.",
         group="Conversion",
         lower=0,
+        below=1,
     )
     drop_masked: bool = flag(False, "Remove masked channels even if not forgotten yet.")
     fuse_bn: bool = flag(True, "Merge all BatchNorms, as for deployment.")

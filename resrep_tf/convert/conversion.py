@@ -22,6 +22,7 @@ from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import (
     Rows,
     Unforgotten,
+    check_epsilon,
     kept_rows,
     removed_by,
     row_norms,
@@ -78,8 +79,9 @@ def convert(
             "`convert` takes a model made by `resrep_tf.wrap`. "
             f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
         )
+    check_epsilon(epsilon)
     verifier = Verifier(pruner, verify)
-    named = _by_compactor(pruner, keep or {})
+    named = _by_compactor(pruner, {} if keep is None else keep)
     norms = row_norms(pruner)
     rows = kept_rows(norms, epsilon, drop_masked, named)
     graph = pruner.graph
@@ -127,6 +129,12 @@ def _warn_unfinished(left: Unforgotten, report: ConversionReport) -> None:
 def _by_compactor(
     pruner: ResRepModel, keep: Mapping[str, Sequence[bool]]
 ) -> dict[Compactor, np.ndarray]:
+    if not isinstance(keep, Mapping):
+        raise TypeError(
+            "`keep` must be a dictionary from layers to booleans, such as "
+            "`report.structure`; None keeps what is not forgotten. "
+            f"Received: keep={keep!r} (of type {type(keep).__name__})"
+        )
     known = {}
     for compactor in pruner.compactors:
         for name in (compactor.name, *compactor.targets):

@@ -12,6 +12,7 @@ from keras import ops
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.optimizers import Optimizers
+from resrep_tf.pruning.other_callbacks import check_callbacks
 from resrep_tf.pruning.replicas import EqualReplicas
 from resrep_tf.pruning.state import State, number
 from resrep_tf.selection.schedule import Schedule
@@ -252,6 +253,7 @@ class ResRepModel(Taught, EqualReplicas):
             known = callbacks.callbacks
         else:
             known = keras.tree.flatten(callbacks)
+        check_callbacks(known)
         if not any(getattr(callback, "selects_channels", False) for callback in known):
             raise ValueError(
                 "Without channel selection no channel is ever forgotten. Add "

@@ -1,6 +1,7 @@
 """Rows of compactors: those that go, and masked ones that are not forgotten."""
 
 import contextlib
+import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,23 @@ def row_norms(pruner: ResRepModel) -> dict[Compactor, np.ndarray]:
             )
         found[compactor] = norms
     return found
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raises unless `epsilon` is a norm that only forgotten rows are below of.
+
+    Rows start with a norm of about 1: a larger number would drop all of them.
+    """
+    if isinstance(epsilon, bool) or not isinstance(epsilon, numbers.Real):
+        raise TypeError(
+            "`epsilon` must be a number: rows of smaller norm are dropped. "
+            f"Received: epsilon={epsilon!r} (of type {type(epsilon).__name__})"
+        )
+    if not 0 <= epsilon < 1:
+        raise ValueError(
+            "`epsilon` must be at least 0 and below 1, the norm that rows start with; "
+            f"1e-5 is usual. Received: epsilon={epsilon}"
+        )
 
 
 def masked_rows(compactor: Compactor) -> np.ndarray:

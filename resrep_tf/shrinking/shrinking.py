@@ -23,7 +23,7 @@ import keras
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.rows import Rows, kept_rows, removed_by, row_norms
+from resrep_tf.pruning.rows import Rows, check_epsilon, kept_rows, removed_by, row_norms
 from resrep_tf.pruning.rows import unforgotten as rows_left
 from resrep_tf.pruning.verification import Verifier, verdict
 from resrep_tf.shrinking.carry_over import carry_over
@@ -219,6 +219,7 @@ def _check(
             f"`unforgotten` must be one of {UNFORGOTTEN}. "
             f"Received: unforgotten={unforgotten!r}"
         )
+    check_epsilon(epsilon)
     _check_forgotten(pruner, epsilon, unforgotten)
     if optimizer is None:
         return

@@ -1,0 +1,100 @@
+"""Arguments and callbacks that would quietly give another model than was meant."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers as L
+
+import resrep_tf
+
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def pruner():
+    inputs = keras.Input((6,))
+    x = L.BatchNormalization()(L.Dense(5, name="first")(inputs))
+    found = resrep_tf.wrap(keras.Model(inputs, L.Dense(3)(L.ReLU()(x))))
+    found.compile("sgd", "mse")
+    return found
+
+
+def _fit(pruner, *callbacks):
+    data = np.zeros((4, 6), "float32"), np.zeros((4, 3), "float32")
+    chosen = resrep_tf.ChannelSelection(flops_target=0.3, schedule="paper")
+    pruner.fit(*data, callbacks=[chosen, *callbacks], verbose=0)
+
+
+BAD = {
+    "epsilon nan": (lambda p: resrep_tf.convert(p, epsilon=NAN), "`epsilon` must be"),
+    "epsilon large": (lambda p: resrep_tf.convert(p, epsilon=1e9), "`epsilon` must be"),
+    "epsilon < 0": (lambda p: resrep_tf.convert(p, epsilon=-1), "`epsilon` must be"),
+    "epsilon text": (lambda p: resrep_tf.convert(p, epsilon="a"), "`epsilon` must be"),
+    "epsilon bool": (lambda p: resrep_tf.convert(p, epsilon=True), "`epsilon` must be"),
+    "shrink epsilon": (
+        lambda p: resrep_tf.shrink(p, np.zeros((2, 6)), epsilon=NAN),
+        "`epsilon` must be",
+    ),
+    "keep text": (lambda p: resrep_tf.convert(p, keep="all"), "`keep` must be"),
+    "keep list": (lambda p: resrep_tf.convert(p, keep=[True]), "`keep` must be"),
+    "keep unknown": (lambda p: resrep_tf.convert(p, keep={"x": [True]}), "`keep`"),
+    "flops text": (
+        lambda p: resrep_tf.ChannelSelection(flops_target="0.5"),
+        "`flops_target`",
+    ),
+    "flops nan": (lambda p: resrep_tf.ChannelSelection(NAN), "`flops_target`"),
+    "flops 54.5": (lambda p: resrep_tf.ChannelSelection(54.5), "`flops_target`"),
+    "params text": (
+        lambda p: resrep_tf.ChannelSelection(params_target="a"),
+        "`params_target`",
+    ),
+    "lasso text": (
+        lambda p: p.compile("sgd", "mse", lasso_strength="a"),
+        "`lasso_strength`",
+    ),
+    "lasso nan": (
+        lambda p: p.compile("sgd", "mse", lasso_strength=NAN),
+        "`lasso_strength`",
+    ),
+    "interval text": (
+        lambda p: resrep_tf.ChannelSelection(0.5, interval="a"),
+        "`interval`",
+    ),
+    "interval 0": (lambda p: resrep_tf.ChannelSelection(0.5, interval=0), "`interval`"),
+    "no model": (lambda p: resrep_tf.convert("x"), "made by `resrep_tf.wrap`"),
+    "two selections": (
+        lambda p: _fit(p, resrep_tf.ChannelSelection(flops_target=0.2)),
+        "One callback only",
+    ),
+    "best weights": (
+        lambda p: _fit(p, keras.callbacks.EarlyStopping(restore_best_weights=True)),
+        "from before channels were forgotten",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_argument_is_named(kind, pruner):
+    call, words = BAD[kind]
+    with pytest.raises((ValueError, TypeError)) as error:
+        call(pruner)
+    assert words in str(error.value) and "Received: " in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("best", [True, False])
+def test_callbacks_that_keep_old_weights_warn(best, pruner, tmp_path):
+    path = tmp_path / "best.weights.h5"
+    checkpoint = keras.callbacks.ModelCheckpoint(
+        path, save_best_only=best, save_weights_only=True, monitor="loss"
+    )
+    with pytest.warns(UserWarning) as found:
+        _fit(pruner, checkpoint)
+    said = [str(each.message) for each in found]
+    assert any("save_best_only" in text for text in said) is best
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_stopping_early_warns(pruner):
+    with pytest.warns(UserWarning, match="before all masked channels are forgotten"):
+        _fit(pruner, keras.callbacks.EarlyStopping(monitor="loss"))
