@@ -32,6 +32,7 @@ EXTRAS = {
         *PLOTS,
         "build>=1.2",
         # Pinned to one major version: the next one may find more.
+        "hypothesis>=6.100",
         "mypy>=2.4,<3",
         "pytest>=8.2",
         "pytest-xdist>=3.6",
