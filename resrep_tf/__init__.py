@@ -23,6 +23,7 @@ if _TYPE_CHECKING:
     from resrep_tf.export import ExportReport, export
     from resrep_tf.graph.channel_graph import ChannelGraph
     from resrep_tf.graph.tracing import TraceReport, trace
+    from resrep_tf.prune import PruneReport, prune
     from resrep_tf.pruning.callbacks import ChannelSelection
     from resrep_tf.pruning.compactor import Compactor
     from resrep_tf.pruning.model import ResRepModel
@@ -47,6 +48,7 @@ _WHERE = {
     "ExportReport": "resrep_tf.export.ExportReport",
     "LatencyTable": "resrep_tf.budget.latency_table.LatencyTable",
     "Plan": "resrep_tf.selection.plan.Plan",
+    "PruneReport": "resrep_tf.prune.PruneReport",
     "ResRepModel": "resrep_tf.pruning.model.ResRepModel",
     "ShrinkReport": "resrep_tf.shrinking.shrinking.ShrinkReport",
     "Student": "resrep_tf.teacher.distillation.Student",
@@ -61,6 +63,7 @@ _WHERE = {
     "measure_latency": "resrep_tf.budget.measuring.measure_latency",
     "minimal": "resrep_tf.baselines.minimal",
     "plan": "resrep_tf.pruning.planning.plan",
+    "prune": "resrep_tf.prune.prune",
     "report_html": "resrep_tf.report.run_page",
     "shrink": "resrep_tf.shrinking.shrinking.shrink",
     "slicing": "resrep_tf.surgery.slicing",
@@ -78,6 +81,7 @@ __all__ = [
     "ExportReport",
     "LatencyTable",
     "Plan",
+    "PruneReport",
     "ResRepModel",
     "ShrinkReport",
     "Student",
@@ -93,6 +97,7 @@ __all__ = [
     "measure_latency",
     "minimal",
     "plan",
+    "prune",
     "report_html",
     "shrink",
     "slicing",

@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the ground up; a folder may import itself and those before it.
 FOLDERS = (
     *("rules", "graph", "budget", "surgery", "selection", "teacher", "pruning"),
-    *("shrinking", "explain", "convert", "export", "baselines", "report", "models"),
-    *("data", "flags", "cli", "evaluate", "train", "study"),
+    *("shrinking", "explain", "convert", "prune", "export", "baselines", "report"),
+    *("models", "data", "flags", "cli", "evaluate", "train", "study"),
 )
 # A command is its folder's `command.py` and `__main__.py`; only those see `cli`.
 COMMANDS = ("command.py", "__main__.py")

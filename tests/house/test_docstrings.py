@@ -71,6 +71,8 @@ def names():
         "model": model,
         "pruner": pruner,
         "data": data,
+        "train": data,
+        "validation": data,
         "test_batches": [(x, y)],
         "loss": loss,
     }

@@ -11,7 +11,6 @@ import keras
 import resrep_tf
 from resrep_tf import models
 from resrep_tf.cli.errors import blame
-from resrep_tf.convert.report import LayerChange
 from resrep_tf.train import training
 from resrep_tf.train.phases import Phase, Rate
 from resrep_tf.train.settings import BASE_TEACHER, Settings
@@ -118,31 +117,3 @@ def copy(model: keras.Model) -> keras.Model:
     new = keras.models.clone_model(model)
     new.set_weights(model.get_weights())
     return new
-
-
-def difference(before: keras.Model, after: keras.Model) -> resrep_tf.ConversionReport:
-    """Returns the change of each layer, from two plain models."""
-    old, new = resrep_tf.explain(before), resrep_tf.explain(after)
-    found = {layer.name: layer for layer in new.layers}
-    layers = tuple(
-        LayerChange(
-            layer.name,
-            layer.kind,
-            layer.width,
-            found[layer.name].width,
-            layer.flops,
-            found[layer.name].flops,
-            folded=0,
-        )
-        for layer in old.layers
-    )
-    return resrep_tf.ConversionReport(
-        layers,
-        old.flops,
-        new.flops,
-        before.count_params(),
-        after.count_params(),
-        rows_dropped=0,
-        largest_norm_dropped=0.0,
-        kept={},
-    )

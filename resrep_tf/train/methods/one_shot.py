@@ -5,7 +5,8 @@ import keras
 from resrep_tf.baselines import criteria
 from resrep_tf.cli.errors import blame
 from resrep_tf.evaluate import accuracy
-from resrep_tf.train.methods.base import Method, Outcome, copy, difference
+from resrep_tf.prune.changes import difference
+from resrep_tf.train.methods.base import Method, Outcome, copy
 from resrep_tf.train.phases import PRUNE, Phase, Rate, Ready
 
 # The number of batches that a criterion sees if it needs data.

@@ -15,13 +15,14 @@ from resrep_tf.cli import output
 from resrep_tf.cli.errors import blame
 from resrep_tf.convert import UnfinishedWarning
 from resrep_tf.evaluate import accuracy
+from resrep_tf.prune.changes import difference
 from resrep_tf.pruning.planning import targets_met
 from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.pruning.state import number
 from resrep_tf.surgery.fuse import fused
 from resrep_tf.train.checkpoints import transfer
 from resrep_tf.train.checks import blame_targets, goals
-from resrep_tf.train.methods.base import Method, Outcome, copy, difference
+from resrep_tf.train.methods.base import Method, Outcome, copy
 from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
 from resrep_tf.train.settings import MINIMAL
 from resrep_tf.train.snapshots import Snapshots

@@ -1,0 +1,48 @@
+"""Compiles a model as another one was compiled."""
+
+from typing import Any
+
+import keras
+
+
+def compiled_like(model: keras.Model) -> dict[str, Any]:
+    """Returns the arguments of `compile` that make another model train alike.
+
+    The optimizer is a new one of the same class and configuration, with the learning
+    rate that the model's has now. Metrics are new ones, too: theirs have states.
+
+    Raises:
+        ValueError: If the model is not compiled, or its metrics cannot be made anew.
+    """
+    if not model.compiled:
+        raise ValueError(
+            "`model` must be compiled, so that it is clear how to train it. Call "
+            "`model.compile(optimizer, loss, metrics=...)` as for finetuning. "
+            f"Received: model={model.name!r}, which is not compiled"
+        )
+    arguments: dict[str, Any] = {
+        "optimizer": another(model.optimizer),
+        # As it was given: losses have no state, and one that is a function of the
+        # user's need not be known by name.
+        "loss": model.loss,
+    }
+    config = model.get_compile_config() or {}
+    for name in ("loss_weights", "run_eagerly", "steps_per_execution", "jit_compile"):
+        if name in config:
+            arguments[name] = config[name]
+    for name in ("metrics", "weighted_metrics"):
+        try:
+            arguments[name] = keras.saving.deserialize_keras_object(config.get(name))
+        except (TypeError, ValueError, KeyError) as error:
+            raise ValueError(
+                f"The `{name}` of `model` cannot be made anew for the pruned one. "
+                "Decorate metrics of your own with "
+                "`@keras.saving.register_keras_serializable()`, or compile `model` "
+                f"with others. Received: {name}={config.get(name)}"
+            ) from error
+    return arguments
+
+
+def another(optimizer: keras.Optimizer) -> keras.Optimizer:
+    """Returns a new optimizer of the same class and configuration."""
+    return type(optimizer).from_config(optimizer.get_config())

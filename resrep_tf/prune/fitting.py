@@ -1,0 +1,74 @@
+"""One run of `fit` over several models, one after the other."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+
+@dataclasses.dataclass
+class Run:
+    """The data and the length of a run, and how far it has come.
+
+    Attributes:
+        train: As `prune` takes it.
+        validation: As `prune` takes it.
+        epochs: Epochs in all.
+        batch_size: The size of a batch where data are arrays.
+        steps_per_epoch: As in `fit`.
+        verbose: As in `fit`.
+        done: Epochs that are over.
+        history: For each metric, its value after each of them.
+    """
+
+    train: Any
+    validation: Any
+    epochs: int
+    batch_size: int | None
+    steps_per_epoch: int | None
+    verbose: int | str
+    done: int = 0
+    history: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    def fit(self, model: keras.Model, callbacks: Sequence) -> None:
+        """Trains a model from where the one before it has stopped."""
+        history = model.fit(
+            **_split(self.train),
+            validation_data=self.validation,
+            initial_epoch=self.done,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            steps_per_epoch=self.steps_per_epoch,
+            callbacks=list(callbacks),
+            # Keras warns about all but arrays, which it cannot shuffle.
+            shuffle=isinstance(self.train, tuple),
+            verbose=self.verbose,
+        )
+        self.done += len(history.epoch)
+        for name, values in history.history.items():
+            self.history.setdefault(name, []).extend(values)
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Returns a model's metrics on the validation data; empty without any."""
+        if self.validation is None:
+            return {}
+        return model.evaluate(
+            **_split(self.validation),
+            batch_size=self.batch_size if isinstance(self.validation, tuple) else None,
+            verbose=0,
+            return_dict=True,
+        )
+
+    @property
+    def examples(self) -> Any:
+        """Training data to measure statistics on, as `shrink` takes them."""
+        if isinstance(self.train, keras.utils.PyDataset):
+            return (self.train[index] for index in range(self.train.num_batches))
+        return self.train
+
+
+def _split(data: Any) -> dict[str, Any]:
+    """Returns data as arguments of `fit`: arrays come as `(x, y)` or with weights."""
+    parts = data if isinstance(data, tuple) else (data,)
+    return dict(zip(("x", "y", "sample_weight"), parts, strict=False))

@@ -1,0 +1,182 @@
+"""Wrap, train, shrink, convert: everything is what these parts do."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from resrep_tf.budget.goals import Goals
+from resrep_tf.convert import ConversionReport, convert
+from resrep_tf.prune.changes import difference
+from resrep_tf.prune.compiling import another, compiled_like
+from resrep_tf.prune.fitting import Run
+from resrep_tf.pruning.callbacks import ChannelSelection
+from resrep_tf.pruning.model import ResRepModel
+from resrep_tf.pruning.planning import targets_met
+from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.pruning.wrap import wrap
+from resrep_tf.selection.plan import Plan
+from resrep_tf.shrinking.shrinking import ShrinkReport, shrink
+from resrep_tf.surgery.fuse import fused
+from resrep_tf.teacher.distillation import Student
+
+
+@dataclasses.dataclass(frozen=True)
+class PruneReport:
+    """What `resrep_tf.prune` did.
+
+    Attributes:
+        plan: What was to be expected of the run.
+        history: For each metric, its value after every epoch of the whole run.
+        shrinking: What was rebuilt in the middle of the run; None if masked channels
+            were not forgotten before its end.
+        conversion: What became of each layer.
+        before: The metrics of the given model on the validation data, if there are.
+        after: Those of the result.
+    """
+
+    plan: Plan
+    history: Mapping[str, Sequence[float]]
+    shrinking: ShrinkReport | None
+    conversion: ConversionReport
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+
+    def __str__(self):
+        lines = [str(self.conversion)]
+        for name, value in self.before.items():
+            lines.append(f"{name} {value:.4f} -> {self.after[name]:.4f}")
+        return "\n".join(lines)
+
+
+def prune(
+    model: keras.Model,
+    train: Any,
+    validation: Any = None,
+    flops_target: float | None = None,
+    epochs: int = 20,
+    *,
+    targets: Any = None,
+    teacher: keras.Model | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    batch_size: int | None = None,
+    steps_per_epoch: int | None = None,
+    verbose: int | str = "auto",
+    return_report: bool = False,
+    **selection: Any,
+) -> keras.Model | tuple[keras.Model, PruneReport]:
+    """Prunes a trained, compiled model in one call; prints what came of it.
+
+    It wraps the model and trains it, compiled as the model was, with a selection of
+    channels. Once these are forgotten, the network is shrunk and trained on for the
+    rest of the epochs. All of it is what `wrap`, `ChannelSelection`, `shrink` and
+    `convert` do, for those who want another order. The given model is not changed.
+
+    Args:
+        model: A trained model, compiled as for finetuning: with about a tenth of the
+            learning rate it was trained with.
+        train: What `fit` takes: a `tf.data.Dataset`, or arrays `(x, y)`.
+        validation: The same for `validation_data`.
+        flops_target: The fraction of FLOPs to remove; half by default, unless
+            `selection` has another target.
+        epochs: Epochs in all.
+        targets: Which layers to prune, as in `wrap`.
+        teacher: A trained model to learn from beside the labels, such as `model`.
+        callbacks: Further ones. They see two models, one after the other.
+        batch_size: The size of a batch where `train` are arrays.
+        steps_per_epoch: As in `fit`; needed if `train` has no end.
+        verbose: As in `fit`; 0 also leaves out the report.
+        return_report: Whether to return `(model, report)`.
+        **selection: Further arguments of `ChannelSelection`, such as `round_to`.
+
+    Returns:
+        The plain, narrower model, compiled as the given one is.
+
+    Example:
+
+    ```python
+    slim = resrep_tf.prune(model, train, validation, flops_target=0.5, epochs=3)
+    slim.save("slim.keras")
+    ```
+    """
+    if flops_target is None and not {"params_target", "latency_target"} & {*selection}:
+        flops_target = 0.5
+    choosing = ChannelSelection(flops_target, **selection)
+    run = Run(train, validation, epochs, batch_size, steps_per_epoch, verbose)
+    lesson = {} if teacher is None else {"teacher": teacher}
+    slim, report = _pruned(model, targets, choosing, run, lesson, callbacks)
+    if verbose:
+        print(report)
+    return (slim, report) if return_report else slim
+
+
+def _pruned(
+    model: keras.Model,
+    targets: Any,
+    selection: ChannelSelection,
+    run: Run,
+    lesson: Mapping[str, Any],
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> tuple[keras.Model, PruneReport]:
+    arguments = compiled_like(model)
+    before = run.evaluate(model)
+    pruner = wrap(model, targets)
+    pruner.compile(**arguments, **lesson)
+    over = _StopWhenForgotten(selection.goals)
+    run.fit(pruner, [selection, over, *callbacks])
+    if over.forgotten:
+        slim, shrinking, conversion = _train_on(model, pruner, run, lesson, callbacks)
+    else:
+        shrinking = None
+        slim, conversion = convert(pruner, return_report=True)
+    slim.compile(**compiled_like(model))
+    after = run.evaluate(slim)
+    return slim, PruneReport(
+        selection.plan, run.history, shrinking, conversion, before, after
+    )
+
+
+def _train_on(
+    model: keras.Model,
+    pruner: ResRepModel,
+    run: Run,
+    lesson: Mapping[str, Any],
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> tuple[keras.Model, ShrinkReport, ConversionReport]:
+    """Shrinks a model that has forgotten, trains it to the end, merges BatchNorms."""
+    optimizer = another(pruner.optimizer)
+    narrow, shrinking = shrink(
+        pruner, run.examples, optimizer=optimizer, return_report=True
+    )
+    if run.done < run.epochs:
+        student = Student.of(narrow) if lesson else narrow
+        student.compile(**{**compiled_like(model), "optimizer": optimizer}, **lesson)
+        run.fit(student, callbacks)
+        narrow = student.plain() if lesson else narrow
+    slim, rounding = fused(narrow)
+    changes = dataclasses.replace(
+        difference(model, slim),
+        rows_dropped=shrinking.rows_dropped,
+        largest_norm_dropped=shrinking.largest_norm_dropped,
+        kept=shrinking.kept,
+        difference=rounding,
+    )
+    return slim, shrinking, changes
+
+
+class _StopWhenForgotten(keras.callbacks.Callback):
+    """Ends training after the epoch in which the last masked row was forgotten."""
+
+    forgotten = False
+
+    def __init__(self, goals: Goals):
+        super().__init__()
+        self._goals = goals
+
+    def on_epoch_end(self, epoch, logs=None):
+        epsilon = float(self.model.state.epsilon)
+        if targets_met(self.model, self._goals) and not unforgotten(
+            self.model, epsilon
+        ):
+            self.forgotten = self.model.stop_training = True
