@@ -13,12 +13,16 @@ import tensorflow as tf
 
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.data.heads import Head
 from resrep_tf.export.keras_file import load_keras
 from resrep_tf.export.precision import in_float32
 from resrep_tf.graph.heads import output_activation
 from resrep_tf.graph.tracing import has_graph, trace
 
 _KERAS = "keras:"
+# Activations behind outputs whose meaning is known; the softmax of log_softmax is what
+# that of logits is.
+_READ = ("softmax", "sigmoid", "linear", "log_softmax")
 # Arguments of keras.applications that follow from the data and other flags.
 _DECIDED = ("input_shape", "classes", "weights", "include_top", "classifier_activation")
 
@@ -120,7 +124,7 @@ def build(
             if kind(arch) == "keras":
                 model = _build_application(arch, input_shape, classes, options)
             else:
-                model = load_file(arch)
+                model = _sized(load_file(arch), input_shape)
             if weight_decay is not None:
                 model = _decayed(model, weight_decay)
     check_fits(model, input_shape, classes, "arch")
@@ -137,6 +141,41 @@ def load_file(arch: str) -> keras.Model:
     with blame("arch"):
         model = load_keras(_path(arch))
         return model if has_graph(model) else trace(model)
+
+
+def _sized(model: keras.Model, input_shape: tuple[int, int, int]) -> keras.Model:
+    """Returns a model of open size for images of the data's; others as they are."""
+    shape = tuple(model.inputs[0].shape) if len(model.inputs) == 1 else ()
+    if len(shape) != 4 or None not in shape[1:3]:
+        return model
+    whole = tuple(a or b for a, b in zip(shape[1:], input_shape, strict=True))
+    inputs = keras.Input(whole, name=model.inputs[0].name)
+    copy = keras.models.clone_model(model, input_tensors=inputs)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _frozen_names(model: keras.Model) -> list[str]:
+    found = []
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            found += _frozen_names(layer)
+        elif layer.variables and not layer.trainable:
+            found.append(layer.name)
+    return found
+
+
+def _frozen_note(model: keras.Model) -> str | None:
+    """Returns a note about layers that training leaves as they are; None if none."""
+    names = _frozen_names(model)
+    if not names:
+        return None
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return (
+        f"NOTE: frozen layers: {len(names)} ({shown}). They can lose channels, but "
+        "cannot make up for those that are lost. To let them, set `trainable = True` "
+        "and save the model again."
+    )
 
 
 def _path(arch: str) -> str:
@@ -166,9 +205,11 @@ def check_shapes(
     flag: str,
 ) -> None:
     """Raises if a model's inputs and outputs are not those that the data ask for."""
+    # A single output is for the second of two classes.
+    widths = (1, 2) if classes == 2 else (classes,)
     if not (
         images.is_compatible_with((None, *input_shape))
-        and outputs.is_compatible_with((None, classes))
+        and any(outputs.is_compatible_with((None, width)) for width in widths)
     ):
         raise CommandError(
             f"`--{flag}` must fit the data, images of {input_shape} and {classes} "
@@ -179,7 +220,27 @@ def check_shapes(
 
 def gives_logits(model: keras.Model) -> bool:
     """Returns whether a model's outputs are logits, as opposed to probabilities."""
-    return output_activation(model, 0) != "softmax"
+    return output_activation(model, 0) not in ("softmax", "sigmoid")
+
+
+def head(model: keras.Model, classes: int) -> Head:
+    """Returns what the outputs of a model are, for images of so many classes."""
+    if model.outputs[0].shape[-1] == 1:
+        return Head("binary", classes, gives_logits(model))
+    several = output_activation(model, 0) == "sigmoid"
+    return Head("labels" if several else "classes", classes, gives_logits(model))
+
+
+def notes(model: keras.Model) -> list[str]:
+    """Returns what the user should know of a model before it is trained."""
+    found = [_frozen_note(model)]
+    activation = output_activation(model, 0)
+    if activation not in _READ:
+        found.append(
+            f"NOTE: the outputs are taken for logits, though the model ends with "
+            f"{activation}. If they are probabilities, end it with a softmax."
+        )
+    return list(filter(None, found))
 
 
 # === keras.applications ===

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resrep_tf.cli.architectures import gives_logits
+from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import blame
 from resrep_tf.cli.flagset import flag
 from resrep_tf.data import Dataset
@@ -74,6 +74,18 @@ def image_size(given: int | None, dataset: str, shape: Sequence) -> int | None:
     return height if height == width else None
 
 
+def coloured(data: Dataset, shape: Sequence) -> Dataset:
+    """Returns a set with images of as many channels as a model takes, if it can.
+
+    Args:
+        data: The set.
+        shape: The shape of the model's input with its batch; empty if unknown.
+    """
+    if len(shape) != 4 or shape[3] != 1:
+        return data
+    return data.grey()
+
+
 def shown(data: Dataset, model: keras.Model | Predictor) -> Dataset:
     """Returns a set whose evaluation shows a model what it was trained to see.
 
@@ -110,13 +122,15 @@ def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
     whole = dataclasses.replace(data, num_shards=1, shard_index=0)
     raw = whole.with_pixels("0..255").unvaried().train()
     images, labels = next(iter(raw.unbatch().batch(_TRIED)))
-    logits = isinstance(model, Predictor) or gives_logits(model)
-    head = Head("classes", data.classes, logits)
     called: Any = model
     if isinstance(model, Predictor):
 
         def called(batch: Any, training: bool) -> Any:
             return model(batch)
 
+        binary = model.output_shape[-1] == 1
+        head = Head("binary" if binary else "classes", data.classes, not binary)
+    else:
+        head = architectures.head(model, data.classes)
     found = detect(called, images, labels, head=head)
     return Choice(found.scale, f"the model was tried on images. {found}")

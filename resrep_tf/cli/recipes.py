@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from resrep_tf.cli.errors import CommandError
 
 SUFFIX = ".flags"
+# `import` cannot be the name of a field in Python.
+_ALIASES = {"--import": "--imports", "-import": "--imports"}
 _FLAGS = ("--recipe", "-recipe", "--flagfile", "-flagfile")
 
 
@@ -59,7 +61,7 @@ def expand(arguments: Sequence[str], within: Sequence[str] = ()) -> list[str]:
         argument = rest.pop(0)
         flag, separator, value = argument.partition("=")
         if flag not in _FLAGS:
-            others.append(argument)
+            others.append(_ALIASES.get(flag, flag) + separator + value)
             continue
         if not separator:
             if not rest:

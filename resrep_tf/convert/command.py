@@ -14,6 +14,7 @@ from resrep_tf import data
 from resrep_tf.cli import common_flags, export, output, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.imports import imports_flag
 from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.export.keras_file import load_keras
 from resrep_tf.pruning.rows import unforgotten
@@ -36,6 +37,7 @@ class Settings:
     """The files and the way of converting."""
 
     pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
+    imports: tuple[str, ...] = imports_flag()
     output: str | None = flag(
         None,
         "A new .keras file; or a new or empty folder for the files of --export and "

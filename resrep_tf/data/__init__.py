@@ -6,6 +6,6 @@ as the one it replaces, without reading what came before.
 """
 
 from .dataset import Dataset
-from .loading import load, names
+from .loading import load, names, train_examples
 
-__all__ = ["Dataset", "load", "names"]
+__all__ = ["Dataset", "load", "names", "train_examples"]

@@ -154,6 +154,20 @@ def npz(path: str, *, augment: bool, flip: bool | None) -> ArraySource:
         return _read(stream, f"npz:{path}", augment, flip)
 
 
+def count_npz(path: str) -> int | None:
+    """Returns how many training images a NumPy file holds, from its header alone."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("x_train.npy") as file:
+            header = np.lib.format
+            if header.read_magic(file) == (1, 0):
+                shape, _, _ = header.read_array_header_1_0(file)
+            else:
+                shape, _, _ = header.read_array_header_2_0(file)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return None  # `npz` says what is wrong.
+    return shape[0] if shape else None
+
+
 def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> ArraySource:
     try:
         archive = np.load(stream)
@@ -205,13 +219,26 @@ def _checked(
             raise ValueError(
                 f"`x_{split}` must not hold NaN or infinity. Received: name={name!r}"
             )
+    labels = _from_one_hot(labels)
     if labels.dtype.kind not in "ui" or labels.size != len(images):
         raise ValueError(
-            f"`y_{split}` must hold one integer for each of the {len(images)} images "
-            f"in `x_{split}`, not {labels.dtype} {labels.shape}. "
+            f"`y_{split}` must hold one integer, or a one-hot row, for each of the "
+            f"{len(images)} images in `x_{split}`, not {labels.dtype} {labels.shape}. "
             f"Received: name={name!r}"
         )
     return images, labels.reshape(-1)
+
+
+def _from_one_hot(labels: np.ndarray) -> np.ndarray:
+    """Returns integers for rows of which one number is 1 and the others are 0."""
+    one_hot = (
+        labels.ndim == 2
+        and labels.shape[1] > 1
+        and labels.dtype.kind in "buif"
+        and np.isin(labels, (0, 1)).all()
+        and (labels.sum(axis=1) == 1).all()
+    )
+    return labels.argmax(axis=1) if one_hot else labels
 
 
 def _count_classes(train: np.ndarray, held_out: np.ndarray, name: str) -> int:

@@ -73,6 +73,31 @@ class Dataset:
     shard_index: int
     _source: Source = dataclasses.field(repr=False, compare=False)
 
+    @classmethod
+    def of(
+        cls,
+        source: Source,
+        name: str,
+        batch_size: int,
+        seed: int,
+        num_shards: int,
+        shard_index: int,
+    ) -> "Dataset":
+        """Returns a set of the images of a source."""
+        return cls(
+            name=name,
+            input_shape=source.input_shape,
+            classes=source.classes,
+            class_names=source.class_names,
+            train_examples=source.train_examples,
+            eval_examples=source.eval_examples,
+            batch_size=batch_size,
+            seed=seed,
+            num_shards=num_shards,
+            shard_index=shard_index,
+            _source=source,
+        )
+
     @property
     def steps_per_epoch(self) -> int:
         """The number of training batches in an epoch; all are full.
@@ -142,6 +167,16 @@ class Dataset:
             return self
         source = dataclasses.replace(self._source, whole=True)
         return dataclasses.replace(self, _source=source)
+
+    def grey(self) -> "Dataset":
+        """Returns the same set with images of one channel, brought to 0..1.
+
+        Sets in memory stay as they are.
+        """
+        if not hasattr(self._source, "channels"):
+            return self
+        source = dataclasses.replace(self._source, channels=1, pixels=scale("0..1"))
+        return dataclasses.replace(self, _source=source, input_shape=source.input_shape)
 
     def evaluation(self) -> tf.data.Dataset:
         """Returns all held-out images once, in a fixed order, without augmentation.

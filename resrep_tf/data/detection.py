@@ -110,8 +110,6 @@ def _trial(
     accuracy = float(np.mean(head.predictions(outputs) == labels))
     # Integers as the loss wants them: a column for a single output.
     wanted = labels.reshape(-1, 1) if head.kind == "binary" else labels
-    if head.kind == "labels":
-        wanted = np.eye(head.classes, dtype="float32")[labels]
     loss = float(head.loss()(wanted, outputs))
     return Trial(name, accuracy, loss if np.isfinite(loss) else float("inf"))
 

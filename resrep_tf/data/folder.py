@@ -56,16 +56,28 @@ def _classes(split: str, name: str) -> list[str]:
     return classes
 
 
+def count_files(split: str) -> int:
+    """Returns how many images there are in the folders of a split's classes."""
+    if not tf.io.gfile.isdir(split):
+        return 0
+    parents = (os.path.join(split, entry) for entry in tf.io.gfile.listdir(split))
+    return sum(len(_files(parent)) for parent in parents if tf.io.gfile.isdir(parent))
+
+
+def _files(parent: str) -> list[str]:
+    return sorted(
+        entry
+        for entry in tf.io.gfile.listdir(parent)
+        if entry.lower().endswith(EXTENSIONS) and not entry.startswith(".")
+    )
+
+
 def _split(split: str, present: list[str], classes: list[str], name: str) -> FileSplit:
     numbers = {label: number for number, label in enumerate(classes)}
     paths, labels = [], []
     for label in present:
         parent = os.path.join(split, label)
-        files = sorted(
-            entry
-            for entry in tf.io.gfile.listdir(parent)
-            if entry.lower().endswith(EXTENSIONS) and not entry.startswith(".")
-        )
+        files = _files(parent)
         if not files:
             raise ValueError(
                 f"Expected {LAYOUT}; there is no image of class {label!r} in "

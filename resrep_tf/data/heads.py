@@ -43,9 +43,11 @@ class Head:
     from_logits: bool
 
     def loss(self) -> keras.losses.Loss:
-        """Returns the usual loss for integer labels (for rows of 0 and 1: labels)."""
+        """Returns the usual loss for integer labels."""
         if self.kind == "classes":
             return keras.losses.SparseCategoricalCrossentropy(self.from_logits)
+        if self.kind == "labels":
+            return OneOfLabels(self.from_logits)
         return keras.losses.BinaryCrossentropy(self.from_logits)
 
     def predictions(self, outputs: Any) -> np.ndarray:
@@ -55,6 +57,26 @@ class Head:
             middle = 0.0 if self.from_logits else 0.5
             return (outputs.reshape(len(outputs)) > middle).astype("int32")
         return outputs.argmax(axis=-1).astype("int32")
+
+
+@keras.saving.register_keras_serializable(package="resrep_tf")
+class OneOfLabels(keras.losses.Loss):
+    """Binary crossentropy of each output, where integers say which one is right.
+
+    What models that end with a sigmoid for each class are trained with.
+    """
+
+    def __init__(self, from_logits: bool = False, name: str = "one_of_labels"):
+        super().__init__(name=name)
+        self.from_logits = from_logits
+
+    def call(self, y_true, y_pred):
+        labels = keras.ops.reshape(y_true, (-1,))
+        rows = keras.ops.one_hot(labels, y_pred.shape[-1], dtype=y_pred.dtype)
+        return keras.losses.binary_crossentropy(rows, y_pred, self.from_logits)
+
+    def get_config(self):
+        return {"from_logits": self.from_logits, "name": self.name}
 
 
 def head_of(model: keras.Model) -> Head:

@@ -100,6 +100,12 @@ def decode(contents: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(image, [None, None, 3])
 
 
+def grey(image: tf.Tensor) -> tf.Tensor:
+    """Returns an RGB image as one channel, the luma that JPEG files store."""
+    weights = tf.constant([0.299, 0.587, 0.114])
+    return tf.reduce_sum(tf.cast(image, tf.float32) * weights, axis=-1, keepdims=True)
+
+
 def random_resized_crop(contents: tf.Tensor, draws: tf.Tensor, size: int) -> tf.Tensor:
     """Cuts a random window out of an encoded image and resizes it.
 

@@ -2,10 +2,12 @@
 
 import difflib
 import os
+from collections.abc import Mapping
+from typing import Any
 
-from .arrays import ArraySource, digits, npz
+from .arrays import ArraySource, count_npz, digits, npz
 from .dataset import Dataset
-from .folder import folder
+from .folder import count_files, folder
 from .photos import PhotoSource
 from .prepared import builders, prepared
 
@@ -34,46 +36,25 @@ def load(
 ) -> Dataset:
     """Loads a classification set for training and evaluation.
 
-    - `digits`: 1,797 handwritten digits of 8 x 8 pixels that come with the package.
-      Shifted by up to a pixel.
-    - `cifar10`: from tensorflow-datasets. Padded to 40 x 40 pixels, cropped at random
-      to 32 x 32, flipped.
-    - `imagenet2012`: from tensorflow-datasets. Random resized crops, flipped; resized
-      and cropped in the middle to evaluate.
-    - `NAME` or `tfds:NAME`: any other set of tensorflow-datasets with an image and a
-      label. Small images of one size are treated as CIFAR-10's, others as ImageNet's.
-    - `folder:PATH`: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`, JPEG or PNG,
-      treated as ImageNet.
-    - `npz:PATH`: a file of NumPy's with `x_train`, `y_train`, `x_test`, `y_test`,
-      normalised by the training images. Shifted by up to an eighth of their size.
-
-    Training batches are a function of the seed and their position. All sets but those
-    that are read from TFRecord files (ImageNet and other large ones of
-    tensorflow-datasets) are in a new uniform order in every epoch, and start anywhere
-    at once. Those are shuffled by file and within a buffer, and a start within an
-    epoch reads what stands before it.
+    Training batches are a function of the seed and their position. See `docs/data.md`
+    for the layout of folders and files, and for what is done to their pixels.
 
     Args:
-        name: The name of the set.
+        name: One of `names()`, or a set of tensorflow-datasets.
         batch_size: Images in a batch, over all shards.
         seed: The order and the augmentation depend on it, and on the epoch.
         image_size: Height and width to bring images to. By default 224 for those of
             varying size; others stay as they are.
-        data_dir: Where tensorflow-datasets keeps its sets, `~/tensorflow_datasets`
-            by default.
-        download: Whether to have tensorflow-datasets fetch and prepare a set that is
-            not in `data_dir`.
+        data_dir: The folder of tensorflow-datasets, `~/tensorflow_datasets` by default.
+        download: Whether to fetch and prepare a set that is not in `data_dir`.
         augment: Whether training images are varied at random.
         flip: Whether that includes mirror images. By default only where these are
-            known to be of the same class: ImageNet, CIFAR, folders, images of varying
-            size.
+            known to be of the same class: ImageNet, CIFAR, folders, varying sizes.
         pixels: What a model wants its pixels to be: "0..255", "0..1", "-1..1",
-            "imagenet" (its mean and deviation) or "caffe". By default the mean and
-            deviation of the training images for `digits`, `npz:` and small images
-            that are not RGB, else "imagenet".
+            "imagenet" (its mean and deviation) or "caffe". By default "imagenet",
+            but the training images' own for sets in memory that are not RGB photos.
         num_shards: Number of workers that share every batch, in equal parts.
-        shard_index: The number of this worker's part. Together the parts are the batch
-            that a single worker would get.
+        shard_index: The number of this worker's part.
         shuffle_buffer: For sets read from TFRecord files, encoded images among which
             the next one is chosen; about 0.1 MB each in ImageNet.
 
@@ -84,42 +65,36 @@ def load(
 
     ```python
     cifar = resrep_tf.data.load("cifar10", batch_size=64, data_dir="~/data")
-    for images, labels in cifar.train(epoch=3):
-        ...
     ```
     """
     _check_batch(batch_size, num_shards, shard_index)
-    _check_positive("shuffle_buffer", shuffle_buffer)
-    if image_size is not None:
-        _check_positive("image_size", image_size)
-    source = _source(
-        name,
-        image_size=image_size,
-        data_dir=data_dir,
-        download=download,
-        augment=augment,
-        flip=flip,
-        shuffle_buffer=shuffle_buffer,
-    )
+    options = {"image_size": image_size, "augment": augment, "flip": flip}
+    source = _source(name, data_dir, download, shuffle_buffer, options)
+    _check_enough(source, name, batch_size)
+    loaded = Dataset.of(source, name, batch_size, seed, num_shards, shard_index)
+    return loaded if pixels is None else loaded.with_pixels(pixels)
+
+
+def _check_enough(
+    source: ArraySource | PhotoSource, name: str, batch_size: int
+) -> None:
     if source.train_examples < batch_size:
         raise ValueError(
             f"`batch_size` must not exceed the {source.train_examples} training "
             f"examples of {name!r}. Received: batch_size={batch_size}"
         )
-    loaded = Dataset(
-        name=name,
-        input_shape=source.input_shape,
-        classes=source.classes,
-        class_names=source.class_names,
-        train_examples=source.train_examples,
-        eval_examples=source.eval_examples,
-        batch_size=batch_size,
-        seed=seed,
-        num_shards=num_shards,
-        shard_index=shard_index,
-        _source=source,
-    )
-    return loaded if pixels is None else loaded.with_pixels(pixels)
+
+
+def train_examples(name: str) -> int | None:
+    """Returns how many training images a set has; None if it cannot be told.
+
+    No image is read for it. The sets of tensorflow-datasets are not looked at.
+    """
+    prefix, _, path = name.partition(":")
+    path = os.path.expanduser(path)
+    if prefix == "folder":
+        return count_files(os.path.join(path, "train")) or None
+    return count_npz(path) if prefix == "npz" else None
 
 
 def _check_batch(batch_size: int, num_shards: int, shard_index: int) -> None:
@@ -145,29 +120,30 @@ def _check_positive(argument: str, value: int) -> None:
 
 def _source(
     name: str,
-    *,
-    image_size: int | None,
     data_dir: str | None,
     download: bool,
-    augment: bool,
-    flip: bool | None,
     shuffle_buffer: int,
+    options: Mapping[str, Any],
 ) -> ArraySource | PhotoSource:
+    """Returns the images of a set; `options` are size, augmentation and flips."""
+    _check_positive("shuffle_buffer", shuffle_buffer)
+    size = options["image_size"]
+    if size is not None:
+        _check_positive("image_size", size)
+    varied = {key: options[key] for key in ("augment", "flip")}
     prefix, _, rest = name.partition(":")
     if prefix == "folder" and rest:
-        return folder(rest, image_size=image_size, augment=augment, flip=flip)
+        return folder(rest, **options)
     if name == "digits":
-        return _unresized(digits(augment=augment, flip=flip), name, image_size)
+        return _unresized(digits(**varied), name, size)
     if prefix == "npz" and rest:
-        return _unresized(npz(rest, augment=augment, flip=flip), name, image_size)
+        return _unresized(npz(rest, **varied), name, size)
     source = prepared(
         name.removeprefix("tfds:"),
         data_dir=data_dir,
         download=download,
-        image_size=image_size,
-        augment=augment,
-        flip=flip,
         shuffle_buffer=shuffle_buffer,
+        **options,
     )
     if source is None:
         raise ValueError(_unknown(name))

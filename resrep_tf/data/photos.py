@@ -9,6 +9,7 @@ import tensorflow as tf
 from .images import (
     WINDOW_DRAWS,
     central_crop,
+    grey,
     random_resized_crop,
     resized,
 )
@@ -34,6 +35,7 @@ class PhotoSource:
         pixels: What images are brought to.
         whole: Whether images are resized whole to evaluate, instead of cropped in
             the middle.
+        channels: 3, or 1 for shades of grey.
     """
 
     train: Split
@@ -45,10 +47,11 @@ class PhotoSource:
     flip: bool
     pixels: Scale = SCALES["imagenet"]
     whole: bool = False
+    channels: int = 3
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        return self.image_size, self.image_size, 3
+        return self.image_size, self.image_size, self.channels
 
     @property
     def train_examples(self) -> int:
@@ -107,8 +110,13 @@ class PhotoSource:
             mirror = draws[-1] < 0.5
             # A slice with a step of -1 would take as long as decoding the image.
             image = tf.cond(mirror, lambda: tf.reverse(image, [1]), lambda: image)
-        return self.pixels(image)
+        return self._scaled(image)
 
     def _plain(self, contents: tf.Tensor) -> tf.Tensor:
         shape = resized if self.whole else central_crop
-        return self.pixels(shape(contents, self.image_size))
+        return self._scaled(shape(contents, self.image_size))
+
+    def _scaled(self, image: tf.Tensor) -> tf.Tensor:
+        if self.channels == 1:
+            image = grey(image)
+        return self.pixels(image)

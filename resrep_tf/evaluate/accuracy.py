@@ -5,12 +5,13 @@ import dataclasses
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from resrep_tf.cli import architectures
 from resrep_tf.cli.architectures import check_shapes, gives_logits
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.workers import Workers
@@ -35,7 +36,8 @@ class Scores:
         accuracy: Share of them whose class has the largest output.
         top5_accuracy: Share whose class is among the five largest.
         loss: The mean loss without weight decay, if it was asked for.
-        warning: A sentence, if the accuracy could be that of guessing.
+        warning: A sentence, if the accuracy could be that of guessing, or there are
+            classes of which no image was seen.
     """
 
     examples: int
@@ -92,16 +94,46 @@ def score(
     with blame_images(data):
         for images, labels in limited(data.evaluation(), steps):
             outputs = tf.convert_to_tensor(predict(images))
+            if loss is not None:
+                losses += len(labels) * float(loss(labels, outputs))
+            outputs = _of_classes(predict, outputs)
             first += _count_in_top(1, labels, outputs)
             fifth += _count_in_top(5, labels, outputs)
             seen += labels.numpy().tolist()
-            if loss is not None:
-                losses += len(labels) * float(loss(labels, outputs))
             after_batch()
     examples = len(seen)
     mean = None if loss is None else losses / examples
-    warning = near_chance(first / examples, seen, data.classes)
+    warnings = near_chance(first / examples, seen, data.classes), _unseen(seen, data)
+    warning = " ".join(filter(None, warnings)) or None
     return Scores(examples, first / examples, fifth / examples, mean, warning)
+
+
+def _unseen(seen: Sequence[int], data: Dataset) -> str | None:
+    """Returns a note about classes that the held-out images do not have."""
+    if len(seen) < data.eval_examples:
+        return None
+    missing = sorted(set(range(data.classes)) - set(seen))
+    if not missing:
+        return None
+    names = [str(data.class_names[n] if data.class_names else n) for n in missing[:5]]
+    return (
+        f"NOTE: {len(missing)} of {data.classes} classes have no held-out images "
+        f"({', '.join(names)}{', ...' if len(missing) > 5 else ''}): the accuracy says "
+        "nothing about them."
+    )
+
+
+def _of_classes(predict: Predict, outputs: tf.Tensor) -> tf.Tensor:
+    """Returns a column for each class: a single output is for the second of two."""
+    if outputs.shape[-1] != 1:
+        return outputs
+    outputs = tf.cast(outputs, tf.float32)
+    model = getattr(predict, "model", None)
+    if model is None:  # A file that does not tell.
+        logits = bool(tf.reduce_any((outputs < 0) | (outputs > 1)))
+    else:
+        logits = gives_logits(model)
+    return tf.concat([(0.0 if logits else 1.0) - outputs, outputs], axis=-1)
 
 
 def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
@@ -169,13 +201,17 @@ def verbosity() -> int:
 
 def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:
     """Returns loss and metrics for a classifier with integer labels."""
+    head = architectures.head(model, classes)
+    if head.kind == "binary":
+        middle = 0.0 if head.from_logits else 0.5
+        metric = keras.metrics.BinaryAccuracy(name="accuracy", threshold=middle)
+        return {"loss": head.loss(), "metrics": [metric]}
     metrics = [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
     if classes > 5:
         metrics.append(
             keras.metrics.SparseTopKCategoricalAccuracy(5, name="top5_accuracy")
         )
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=gives_logits(model))
-    return {"loss": loss, "metrics": metrics}
+    return {"loss": head.loss(), "metrics": metrics}
 
 
 # === Models as functions ===

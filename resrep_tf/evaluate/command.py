@@ -8,6 +8,7 @@ from resrep_tf import data
 from resrep_tf.cli import architectures, common_flags, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.imports import imports_flag
 from resrep_tf.evaluate import accuracy, latency
 
 USAGE = """
@@ -29,6 +30,7 @@ class Settings:
     )
     arch: str | None = common_flags.arch("Instead of --model, with --init_weights.")
     arch_options: Mapping[str, Any] = common_flags.arch_options()
+    imports: tuple[str, ...] = imports_flag()
     init_weights: str | None = common_flags.init_weights()
     dataset: str | None = common_flags.dataset(
         "Its held-out images are evaluated.", group="Data"
@@ -82,14 +84,17 @@ def _shape(settings: Settings) -> Sequence:
 
 def _load_data(settings: Settings, shape: Sequence) -> data.Dataset:
     size = pixels.image_size(settings.image_size, settings.dataset, shape)
+    # Batches of training images are not wanted: any number of these will do.
+    examples = data.train_examples(settings.dataset) or settings.batch_size
     with blame("dataset"):
-        return data.load(
+        loaded = data.load(
             settings.dataset,
-            batch_size=settings.batch_size,
+            batch_size=min(settings.batch_size, examples),
             image_size=size,
             data_dir=settings.data_dir,
             download=settings.download,
         )
+    return pixels.coloured(loaded, shape)
 
 
 def _check(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from resrep_tf import models
 from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.imports import imports_flag
 from resrep_tf.export.keras_file import load_keras
 
 USAGE = """
@@ -43,6 +44,7 @@ class Settings:
     model: str | None = flag(None, "A .keras file.", group="Model")
     arch: str | None = common_flags.arch("Instead of --model.")
     arch_options: Mapping[str, Any] = common_flags.arch_options()
+    imports: tuple[str, ...] = imports_flag()
     input_shape: tuple[int, int, int] | None = flag(
         None,
         "Height, width and channels of one image, such as 224,224,3. By default the "

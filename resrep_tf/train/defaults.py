@@ -8,6 +8,7 @@ from resrep_tf.baselines.filters import FILTERS
 from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
+from resrep_tf.data import train_examples
 from resrep_tf.pruning.compactor import KINDS
 from resrep_tf.selection.schedule import AUTO, Schedule
 
@@ -43,12 +44,38 @@ BY_DATA = {
 }
 
 
+# A set of fewer images than this is small: a run of the paper's length in epochs has
+# too few steps, or its batches are most of the set.
+SMALL = 100_000
+# What a small set is given at least, and the batch sizes to choose from.
+STEPS_PER_EPOCH, STEPS, EPOCHS = 20, 1000, 20
+BATCH_SIZES = (64, 32, 16, 8)
+
+
+def of_small(examples: int) -> dict[str, Any]:
+    """Returns the defaults for a set of the user's own with few images."""
+    fitting = [b for b in BATCH_SIZES if examples // b >= STEPS_PER_EPOCH]
+    batch_size = fitting[0] if fitting else min(BATCH_SIZES[-1], examples)
+    epochs = max(EPOCHS, -(-STEPS // (examples // batch_size)))
+    return {
+        **BY_DATA["imagenet2012"],
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "base_epochs": epochs,
+    }
+
+
 def of_data(name: str) -> Callable[[Values], Any]:
     """Returns a function that looks up a flag's default for `--dataset`."""
 
     def look_up(values: Values) -> Any:
         known = re.split("[:/]", values["dataset"].removeprefix("tfds:"))[0]
-        return BY_DATA.get(known, BY_DATA["imagenet2012"])[name]
+        if known in BY_DATA:
+            return BY_DATA[known][name]
+        examples = train_examples(values["dataset"])
+        if examples is None or examples >= SMALL:
+            return BY_DATA["imagenet2012"][name]
+        return of_small(examples)[name]
 
     return look_up
 
@@ -59,7 +86,14 @@ def in_words(name: str) -> str:
         f"{found[name]} for {data}{' and others' if data == 'imagenet2012' else ''}"
         for data, found in BY_DATA.items()
     ]
-    return f"By default {', '.join(values)}."
+    small = {
+        "epochs": f" Folders and npz files of less than {SMALL:,} images: {EPOCHS}, or "
+        f"more for {STEPS:,} steps.",
+        "batch_size": f" Folders and npz files of less than {SMALL:,} images: "
+        f"{BATCH_SIZES[0]}, or less for {STEPS_PER_EPOCH} steps in an epoch.",
+    }
+    small["base_epochs"] = small["epochs"]
+    return f"By default {', '.join(values)}.{small.get(name, '')}"
 
 
 def dataset(values: Values) -> str:

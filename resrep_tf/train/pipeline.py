@@ -138,6 +138,11 @@ class Job:
         )
         method = methods.make(settings, trainer, _teacher(settings, dataset))
         job = cls(settings, trainer, method, _build(settings, dataset))
+        if workers.chief:
+            print(
+                "".join(f"{note}\n" for note in architectures.notes(job.network)),
+                end="",
+            )
         return job._tried() if settings.epochs else job
 
     def _tried(self) -> "Job":

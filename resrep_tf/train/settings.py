@@ -8,6 +8,7 @@ from resrep_tf.baselines.criteria import CRITERIA
 from resrep_tf.cli import common_flags, recipes
 from resrep_tf.cli.export import formats_flag, read_on_or_off
 from resrep_tf.cli.flagset import FlagSet, flag, marked
+from resrep_tf.cli.imports import imports_flag
 from resrep_tf.cli.pixels import pixels_flag
 from resrep_tf.cli.workers import STRATEGIES
 from resrep_tf.selection.schedule import KINDS as SCHEDULES
@@ -49,6 +50,7 @@ class Settings:
         clean=common_flags.absolute_arch,
     )
     arch_options: Mapping[str, Any] = common_flags.arch_options()
+    imports: tuple[str, ...] = imports_flag()
     init_weights: str | None = common_flags.init_weights(clean=common_flags.absolute)
     dataset: str = common_flags.dataset(
         "By default the one that --arch was published for; digits without --arch.",

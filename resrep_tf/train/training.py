@@ -48,7 +48,7 @@ def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> 
             num_shards=num_shards,
             shard_index=shard_index,
         )
-    return _as_wanted(settings, dataset)
+    return _as_wanted(settings, pixels.coloured(dataset, shape))
 
 
 def _as_wanted(settings: Settings, dataset: Dataset) -> Dataset:
