@@ -96,14 +96,17 @@ def run(arguments: Sequence[str]) -> None:
         with output.atomic(target) as path:
             slim.save(path)
     else:
-        output.create(target)
         images = _images(settings, slim)
-        exports = export.write(slim, target, settings.export, images)
-        found = {
-            "conversion": report.to_dict(),
-            "exports": [export.entry(each) for each in exports],
-        }
-        output.write_json(target / output.REPORT, found)
+        # All of it or nothing: what is left of an interrupted command would be in
+        # the way of the next one.
+        with output.atomic(target) as folder:
+            folder.mkdir()
+            exports = export.write(slim, folder, settings.export, images)
+            found = {
+                "conversion": report.to_dict(),
+                "exports": [export.entry(each) for each in exports],
+            }
+            output.write_json(folder / output.REPORT, found)
     print(f"Written to {target}")
 
 

@@ -9,6 +9,7 @@ import keras
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.export import files
 from resrep_tf.study import report, trajectory
 from resrep_tf.study.cases import PRESETS, RECIPES, STUDIES, Case, cases
 from resrep_tf.study.results import Result
@@ -25,6 +26,8 @@ the same order, for the same number of epochs.
 Flags that are not listed here go to every training run; see
 `python -m resrep_tf.train --helpshort`. The same command goes on where it was stopped.
 """
+
+_RUNS = "runs"
 
 
 def _read_seeds(values: Sequence[str]) -> tuple[int, ...]:
@@ -124,9 +127,26 @@ class Study:
     def check(self) -> None:
         """Raises if a flag of any run is wrong, before hours of training."""
         output.check(self.folder)
+        self._check_foreign()
         for seed in self.seeds:
             for case in self.cases:
                 _check(settings.parse(self._case_flags(case, seed))[0])
+
+    def _check_foreign(self) -> None:
+        """Raises if the folder holds something else than studies."""
+        own = {_RUNS, *STUDIES}
+        names = [p.name for p in self.folder.iterdir()] if self.folder.is_dir() else []
+        foreign = sorted(
+            name
+            for name in names
+            if name not in own and not name.startswith(files.TEMPORARY)
+        )
+        if foreign:
+            raise CommandError(
+                "`--output` must be a new or empty folder, or that of other studies; "
+                f"this one holds {', '.join(foreign[:3])}. "
+                f"Received: --output={self.folder}"
+            )
 
     @property
     def trains_bases(self) -> bool:
@@ -184,7 +204,7 @@ class Study:
         pipeline.run(flags)
 
     def _folder(self, name: str, seed: int) -> Path:
-        return self.folder / "runs" / f"{name}-{seed}"
+        return self.folder / _RUNS / f"{name}-{seed}"
 
     def _base_flags(self, seed: int) -> list[str]:
         folder = self._folder("base", seed)

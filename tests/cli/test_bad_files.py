@@ -1,6 +1,7 @@
 """Files that are damaged, of another kind, or hostile: one clear line, exit code 2."""
 
 import json
+import subprocess
 import sys
 import zipfile
 
@@ -16,6 +17,7 @@ from resrep_tf.convert import command as convert
 from resrep_tf.evaluate import command as evaluate
 from resrep_tf.explain import command as explain
 from resrep_tf.models import load_weights
+from resrep_tf.study import command as study
 from resrep_tf.train.checkpoints import Checkpoint, Checkpoints, Position
 from support import runs
 
@@ -241,3 +243,58 @@ def test_a_damaged_checkpoint_is_passed_over(kind, tmp_path):
     with pytest.warns(UserWarning, match=r"base-000000002.npz cannot be read"):
         found = checkpoints.newest()
     np.testing.assert_array_equal(found.values[0], np.arange(3.0))
+
+
+# === Interruptions ===
+
+
+def test_ctrl_c_during_imports_leaves_no_trace(tmp_path, capsys, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("raise KeyboardInterrupt")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["command"])
+    with pytest.raises(SystemExit) as stop:
+        flagset.run("slow_to_import")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_the_package_alone_does_not_import_tensorflow():
+    code = (
+        "import sys, resrep_tf, resrep_tf.cli.flagset; dir(resrep_tf); "
+        "print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=runs.ROOT,
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("target", ["slim.keras", "folder"])
+def test_convert_starts_anew_after_ctrl_c(target, tmp_path, monkeypatch):
+    pruner = tmp_path / "pruner.keras"
+    resrep_tf.wrap(runs.digits_network()).save(pruner)
+    arguments = [f"--pruner={pruner}", f"--output={tmp_path / target}"]
+    save = keras.Model.save
+
+    def interrupted(self, path, *args, **kwargs):
+        save(self, path, *args, **kwargs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(keras.Model, "save", interrupted)
+        convert.run([*arguments, "--export=keras"])
+    assert [path.name for path in tmp_path.iterdir()] == ["pruner.keras"]
+    convert.run([*arguments, "--export=keras"])
+    assert {path.name for path in tmp_path.iterdir()} == {"pruner.keras", target}
+
+
+def test_a_study_leaves_foreign_files_alone(tmp_path, capsys, monkeypatch):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    arguments = ["--study=ablation", f"--output={tmp_path}"]
+    line = said(study.run, arguments, capsys, monkeypatch)
+    assert "this one holds thesis.tex" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
