@@ -18,6 +18,8 @@ from resrep_tf.evaluate import command as evaluate
 from resrep_tf.explain import command as explain
 from resrep_tf.models import load_weights
 from resrep_tf.study import command as study
+from resrep_tf.train import pipeline
+from resrep_tf.train import settings as settings_module
 from resrep_tf.train.checkpoints import Checkpoint, Checkpoints, Position
 from support import runs
 
@@ -298,3 +300,20 @@ def test_a_study_leaves_foreign_files_alone(tmp_path, capsys, monkeypatch):
     line = said(study.run, arguments, capsys, monkeypatch)
     assert "this one holds thesis.tex" in line
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+# === Finished runs ===
+
+
+def test_a_finished_run_without_its_model_is_made_again(tmp_path, capsys):
+    flags = ["--arch=resnet20", "--dataset=digits", "--flops_target=0.5"]
+    settings, flagfile = settings_module.parse([*flags, "--base_epochs=1"])
+    (tmp_path / output.FLAGS).write_text(flagfile)
+    (tmp_path / output.REPORT).write_text("{}")
+    assert not pipeline.complete(settings, tmp_path)
+    assert "pruned.keras is gone; it is made again" in capsys.readouterr().out
+    (tmp_path / output.PRUNED).write_bytes(b"")
+    assert pipeline.complete(settings, tmp_path)
+    arguments = [*flags, "--base_epochs=1", f"--output={tmp_path}"]
+    with pytest.raises(CommandError, match=r"report.json of this run is damaged"):
+        pipeline.run(arguments)
