@@ -199,9 +199,8 @@ share is its part of the network's MACs. The reasons, in other words:
 - **Not constant where a layer reads them**: on the way there, a removed channel's
   constant meets padding or channels that stay, and differs from place to place; again
   no bias can stand for it.
-- **Tied in a pattern that one shared compactor cannot follow**: layers of different
-  width meet, for example a concatenation of several layers that is then added to a
-  single one.
+- **Do not stay apart**: a reshape mixes channels with positions, as the heads of a
+  detector do with their anchors and classes.
 """
 
 KERAS_HUB = """\
