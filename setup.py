@@ -21,11 +21,14 @@ REQUIRES = [
     "importlib_resources>=5.0",
 ]
 PLOTS = ["matplotlib>=3.9"]
+HUB = ["keras-hub>=0.32"]
 EXTRAS = {
     "plots": PLOTS,
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
     # The networks of keras-hub in tests/rules/test_zoo.py and benchmarks/zoo.py.
-    "zoo": ["keras-hub>=0.32"],
+    "zoo": HUB,
+    # `--arch=hub:PRESET`.
+    "hub": HUB,
     # tensorflow 2.21 no longer brings it along.
     "tensorboard": ["tensorboard>=2.20"],
     "dev": [

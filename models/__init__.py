@@ -6,6 +6,7 @@ it from a file.
 """
 
 from .mobilenet import mobilenet_v1
+from .pretrained import IMAGENET, build_application, build_preset
 from .registry import build, default_classes, names, targets
 from .resnet import imagenet_resnet
 from .resnet_cifar import cifar_resnet
@@ -13,7 +14,10 @@ from .vgg import vgg16
 from .weights import load_weights
 
 __all__ = [
+    "IMAGENET",
     "build",
+    "build_application",
+    "build_preset",
     "cifar_resnet",
     "default_classes",
     "imagenet_resnet",

@@ -19,18 +19,23 @@ from resrep_tf.export.precision import in_float32
 from resrep_tf.graph.heads import output_activation
 from resrep_tf.graph.tracing import has_graph, trace
 
-_KERAS = "keras:"
+_KERAS, _HUB = "keras:", "hub:"
 # Activations behind outputs whose meaning is known; the softmax of log_softmax is what
 # that of logits is.
 _READ = ("softmax", "sigmoid", "linear", "log_softmax")
 # Arguments of keras.applications that follow from the data and other flags.
-_DECIDED = ("input_shape", "classes", "weights", "include_top", "classifier_activation")
+_DECIDED = (
+    *("input_shape", "classes", "weights", "include_top", "pooling"),
+    "classifier_activation",
+)
 
 
 def kind(arch: str) -> str:
-    """Returns where a network comes from: `"package"`, `"keras"` or `"file"`."""
+    """Returns where a network is from: `"package"`, `"keras"`, `"hub"` or `"file"`."""
     if arch.startswith(_KERAS):
         return "keras"
+    if arch.startswith(_HUB):
+        return "hub"
     if arch.endswith(".keras") or os.sep in arch:
         return "file"
     return "package"
@@ -52,12 +57,12 @@ def check(arch: str, options: Mapping[str, Any]) -> None:
             )
     elif where == "keras":
         _application(arch)
-    elif arch not in models.names():
+    elif where == "package" and arch not in models.names():
         near = difflib.get_close_matches(arch.lower(), models.names(), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise CommandError(
-            f"`--arch` must be one of: {', '.join(models.names())}; keras:NAME; or the "
-            f"path of a .keras file.{hint} Received: --arch={arch}"
+            f"`--arch` must be one of: {', '.join(models.names())}; keras:NAME; "
+            f"hub:PRESET; or the path of a .keras file.{hint} Received: --arch={arch}"
         )
 
 
@@ -108,7 +113,7 @@ def build(
         options: As `--arch_options`, parsed.
         weight_decay: L2 on convolution and dense kernels. None leaves a loaded model
             as it is.
-        init_weights: As `--init_weights`.
+        init_weights: As `--init_weights`; `"imagenet"` for those that Keras publishes.
     """
     for name in ("input_shape", "classes"):
         if name in options:
@@ -116,24 +121,48 @@ def build(
                 f"`--arch_options`: `{name}` follows from the data; see `--dataset` "
                 f"and `--image_size`. Received: --arch_options={options}"
             )
-    with blame("arch"):
+    published = init_weights == models.IMAGENET
+    if published and kind(arch) != "keras":
+        raise CommandError(
+            "`--init_weights=imagenet` is for `--arch=keras:NAME`. "
+            f"Received: --init_weights=imagenet --arch={arch}"
+        )
+    with blame("init_weights" if published else "arch"):
         if kind(arch) == "package":
             decay = {} if weight_decay is None else {"weight_decay": weight_decay}
             model = models.build(arch, input_shape, classes, **{**decay, **options})
         else:
-            if kind(arch) == "keras":
-                model = _build_application(arch, input_shape, classes, options)
-            else:
-                model = _sized(load_file(arch), input_shape)
+            model = _of_others(arch, input_shape, classes, options, published)
             if weight_decay is not None:
                 model = _decayed(model, weight_decay)
     check_fits(model, input_shape, classes, "arch")
     if keras.config.dtype_policy().name.startswith("mixed") and kind(arch) != "file":
         model = in_float32(model, only=model.output_names)
-    if init_weights is not None:
+    if init_weights is not None and not published:
         with blame("init_weights"):
             models.load_weights(model, init_weights)
     return model
+
+
+def _of_others(
+    arch: str,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    options: Mapping[str, Any],
+    published: bool,
+) -> keras.Model:
+    """Builds or loads a network that is not of this package."""
+    if kind(arch) == "keras":
+        builder = _application(arch)
+        _check_options(arch, builder, options)
+        weights = models.IMAGENET if published else None
+        return models.build_application(
+            builder, input_shape, classes, weights, **options
+        )
+    if kind(arch) == "hub":
+        preset = arch.removeprefix(_HUB)
+        return models.build_preset(preset, input_shape, classes, options)
+    return _sized(load_file(arch), input_shape)
 
 
 def load_file(arch: str) -> keras.Model:
@@ -263,10 +292,7 @@ def _application(arch: str) -> Any:
     return getattr(keras.applications, name)
 
 
-def _build_application(
-    arch: str, input_shape: tuple, classes: int, options: Mapping[str, Any]
-) -> keras.Model:
-    builder = _application(arch)
+def _check_options(arch: str, builder: Any, options: Mapping[str, Any]) -> None:
     accepted = inspect.signature(builder).parameters
     for option in options:
         if option not in accepted or option in _DECIDED:
@@ -275,16 +301,6 @@ def _build_application(
                 f"options are: {', '.join(sorted(set(accepted) - set(_DECIDED)))}. "
                 f"Received: --arch_options={options}"
             )
-    if "include_preprocessing" in accepted:
-        # The data come normalised.
-        options = {"include_preprocessing": False, **options}
-    return builder(
-        weights=None,
-        input_shape=input_shape,
-        classes=classes,
-        classifier_activation=None,
-        **options,
-    )
 
 
 def _decayed(model: keras.Model, weight_decay: float) -> keras.Model:

@@ -13,8 +13,9 @@ def arch(more: str, **options: Any) -> Any:
     return flag(
         None,
         f"The network: {', '.join(models.names())}; keras:NAME for one of "
-        "keras.applications, with fresh weights and logits as outputs; or the path of "
-        f"a .keras file, which brings its weights. {more}",
+        "keras.applications, with fresh weights and logits as outputs; hub:PRESET for "
+        "one of keras-hub, with its weights; or the path of a .keras file, which "
+        f"brings its weights. {more}",
         **options,
     )
 
@@ -34,7 +35,7 @@ def init_weights(**options: Any) -> Any:
     return flag(
         None,
         "Weights of the base: .keras, .weights.h5, or .safetensors with PyTorch's "
-        "names.",
+        "names; imagenet for those that Keras publishes, with --arch=keras:NAME.",
         **options,
     )
 

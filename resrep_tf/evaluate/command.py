@@ -109,7 +109,8 @@ def _check(settings: Settings) -> None:
     if settings.arch is None:
         return
     architectures.check(settings.arch, settings.arch_options)
-    if settings.init_weights is None and architectures.kind(settings.arch) != "file":
+    brings = architectures.kind(settings.arch) in ("file", "hub")
+    if settings.init_weights is None and not brings:
         raise CommandError(
             "`--init_weights` must be given with `--arch`: fresh weights classify "
             "nothing. Received: no --init_weights"

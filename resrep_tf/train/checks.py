@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from resrep_tf import models
 from resrep_tf.budget.combined import FLOPS_TARGET, TARGETS
 from resrep_tf.budget.goals import Goals
 from resrep_tf.cli import architectures
@@ -83,12 +84,15 @@ def _check_rates(settings: "Settings") -> None:
 def _check_model(settings: "Settings") -> None:
     architectures.check(settings.arch, settings.arch_options)
     kind = architectures.kind(settings.arch)
-    if settings.init_weights and not os.path.isfile(settings.init_weights):
+    published = settings.init_weights == models.IMAGENET
+    if settings.init_weights and not (
+        published or os.path.isfile(settings.init_weights)
+    ):
         raise CommandError(
-            "`--init_weights` must be an existing file. "
+            "`--init_weights` must be an existing file, or imagenet. "
             f"Received: --init_weights={settings.init_weights}"
         )
-    if not (settings.init_weights or settings.base_epochs or kind == "file"):
+    if not (settings.init_weights or settings.base_epochs or kind in ("file", "hub")):
         raise CommandError(
             "`--init_weights` must be given, or `--base_epochs` be positive: there is "
             "nothing to prune in a network that has learnt nothing. "

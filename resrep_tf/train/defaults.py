@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from resrep_tf import models
 from resrep_tf.baselines.filters import FILTERS
 from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError
@@ -144,10 +145,19 @@ def teacher(value: str) -> str:
     return value if value in TEACHERS else common_flags.absolute(value)
 
 
+def init_weights(value: str) -> str:
+    """Returns `--init_weights` with an absolute path, if it is a path."""
+    return value if value == models.IMAGENET else common_flags.absolute(value)
+
+
 def base_epochs(values: Values) -> int:
-    """Returns 0 if there are weights already."""
-    trained = architectures.kind(values["arch"]) == "file"
-    if trained or values["init_weights"] is not None:
+    """Returns 0 if there are weights already, and the head is not a new one."""
+    where, weights = architectures.kind(values["arch"]), values["init_weights"]
+    if where == "hub" or weights == models.IMAGENET:
+        trained = values["dataset"].startswith("imagenet2012")
+    else:
+        trained = where == "file" or weights is not None
+    if trained:
         return 0
     return of_data("base_epochs")(values)
 

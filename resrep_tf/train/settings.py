@@ -51,7 +51,7 @@ class Settings:
     )
     arch_options: Mapping[str, Any] = common_flags.arch_options()
     imports: tuple[str, ...] = imports_flag()
-    init_weights: str | None = common_flags.init_weights(clean=common_flags.absolute)
+    init_weights: str | None = common_flags.init_weights(clean=defaults.init_weights)
     dataset: str = common_flags.dataset(
         "By default the one that --arch was published for; digits without --arch.",
         fill=defaults.dataset,

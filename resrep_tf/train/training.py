@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resrep_tf import data
+from resrep_tf import data, models
 from resrep_tf.cli import architectures, output, pixels
 from resrep_tf.cli.errors import CommandError, blame, brief
 from resrep_tf.cli.interruption import Interruption
@@ -65,7 +65,9 @@ def _as_wanted(settings: Settings, dataset: Dataset) -> Dataset:
     )
     if kind == "file":
         dataset = pixels.shown(dataset, network)
-    trained = kind == "file" or settings.init_weights is not None
+    # With published weights the head can be a new one, which gets nothing right.
+    untrained = (None, models.IMAGENET)
+    trained = kind == "file" or settings.init_weights not in untrained
     return pixels.for_model(dataset, settings.pixels, network, trained)
 
 
