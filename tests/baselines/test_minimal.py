@@ -17,8 +17,11 @@ def classifier(first=5, second=4):
     x = L.ReLU()(L.BatchNormalization(name="bn1")(x))
     x = L.Conv2D(second, 3, padding="same", activation="relu", name="conv2")(x)
     x = L.GlobalAveragePooling2D()(x)
-    model = randomise(keras.Model(inputs, L.Dense(3, name="logits")(x)))
-    # All classes occur, so that every channel can matter.
+    return balance(randomise(keras.Model(inputs, L.Dense(3, name="logits")(x))))
+
+
+def balance(model):
+    """Makes all classes occur, so that every channel can matter."""
     mean = np.mean(model(images(200), training=False), axis=0)
     bias = model.get_layer("logits").bias
     bias.assign(bias - mean)
@@ -91,10 +94,13 @@ def test_a_wrapped_model_loses_rows_of_its_compactors():
         noise = 0.05 * rng.normal(size=compactor.kernel.shape)
         compactor.kernel.assign(np.asarray(compactor.kernel) + noise)
     before = [np.asarray(c.kernel) for c in pruner.compactors]
-    data = labelled(pruner)
+    data = labelled(balance(pruner))
     structure = minimal_structure(pruner, data)
     assert_minimal(
-        pruner, structure, data, lambda keep: resrep_tf.convert(pruner, keep=keep)
+        pruner,
+        structure,
+        data,
+        lambda keep: resrep_tf.convert(pruner, keep=keep, verify=False),
     )
     for old, compactor in zip(before, pruner.compactors, strict=True):
         np.testing.assert_array_equal(old, compactor.kernel)

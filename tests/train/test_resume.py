@@ -31,6 +31,15 @@ FLAGS = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def rewritten_graphs():
+    """Graphs as in the processes that are started here, where bits are compared."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options(before)
+
+
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory) -> list[str]:
     """For a network with all that has a state: BatchNorm, Dropout's random numbers."""
