@@ -34,7 +34,7 @@ from resrep_tf.graph.targets import (
 from resrep_tf.rules.weights import read
 from resrep_tf.selection.selection import (
     Constraints,
-    Rows,
+    RowChannels,
     check_reachable,
     select,
 )
@@ -278,7 +278,7 @@ def prune_by_scores(
             f"`scores` must have the spaces of `targets`: {names}. "
             f"Received: scores of {list(scores)}"
         )
-    channels = Rows.of(graph, [producer.channels for producer in leading])
+    channels = RowChannels.of(graph, [producer.channels for producer in leading])
     # BatchNorms stay in the result.
     budget = goals.budget(graph, fuse_bn=False)
     check_reachable(channels, budget, constraints)

@@ -5,13 +5,10 @@ depends on. So a new flag is a new field, and nothing else.
 """
 
 import dataclasses
-import importlib
 import math
 import re
 import shutil
-import sys
 import textwrap
-import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +17,12 @@ from typing import Any, Generic, TypeVar
 from absl import flags
 
 from resrep_tf.cli import recipes
-from resrep_tf.cli.errors import CommandError, brief
-from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.running import DEBUG
 
 Settings = TypeVar("Settings")
 
 _HELP = ("--help", "-help", "-h", "--helpshort", "-helpshort", "--helpfull")
-_DEBUG = "--debug"
 _FLAG = "flag"  # The key of a field's metadata.
 
 
@@ -258,7 +254,7 @@ class FlagSet(Generic[Settings]):
             for name in names:
                 lines += self._describe(name, width)
             lines.append("")
-        lines.append(f"With {_DEBUG}, errors come with their stack trace.")
+        lines.append(f"With {DEBUG}, errors come with their stack trace.")
         return "\n".join(lines)
 
     def _describe(self, name: str, width: int) -> list[str]:
@@ -357,48 +353,4 @@ def _wrap(text: str, width: int, first: str, others: str) -> list[str]:
         subsequent_indent=others,
         break_on_hyphens=False,
         break_long_words=False,
-    )
-
-
-def run(command: Callable[[Sequence[str]], None] | str) -> None:
-    """Runs a command on the process's arguments.
-
-    Exits with code 2 and one line on stderr if the user can put something right, and
-    with a code of its own if a signal came and the run can go on later. With
-    `--debug`, the stack trace comes before the line.
-
-    Args:
-        command: A function of the arguments; or the name of the module whose `run`
-            that is, which is imported here so that Ctrl-C leaves no trace then either.
-    """
-    arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
-    try:
-        if isinstance(command, str):
-            command = importlib.import_module(command).run
-        command(arguments)
-    except Interrupted:
-        _end("interrupted; the same command goes on from here", EXIT_CODE)
-    except KeyboardInterrupt:
-        _end("interrupted", 130)
-    except CommandError as error:
-        _end(f"error: {error}", 2)
-    except OSError as error:
-        if error.filename is None:
-            _end(_unforeseen(error), 1)
-        _end(f"error: {error.strerror}. Received: {error.filename!r}", 2)
-    except Exception as error:
-        _end(_unforeseen(error), 1)
-
-
-def _end(line: str, code: int) -> None:
-    if _DEBUG in sys.argv[1:]:
-        traceback.print_exc()
-    print(line, file=sys.stderr)
-    raise SystemExit(code) from None
-
-
-def _unforeseen(error: Exception) -> str:
-    return (
-        f"error: {type(error).__name__}: {brief(error)} (Not foreseen; "
-        f"{_DEBUG} shows where it happened.)"
     )

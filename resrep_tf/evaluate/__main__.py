@@ -1,5 +1,5 @@
 """Starts the command."""
 
-from resrep_tf.cli.flagset import run
+from resrep_tf.cli.running import run
 
 run("resrep_tf.evaluate.command")

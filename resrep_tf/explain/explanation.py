@@ -19,7 +19,7 @@ from resrep_tf.explain.summary import (
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.spaces import Space
-from resrep_tf.selection.selection import Rows, largest_reduction
+from resrep_tf.selection.selection import RowChannels, largest_reduction
 
 INTERNAL, SHARED, FOLLOWS = "internal", "shared", "follows"
 
@@ -227,5 +227,5 @@ def _smallest(
         for layout in space.layouts
     ]
     meter = FlopsMeter(counted, graph.num_channels)
-    largest_reduction(Rows.of(graph, channels), meter)
+    largest_reduction(RowChannels.of(graph, channels), meter)
     return meter.current

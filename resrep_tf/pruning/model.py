@@ -16,7 +16,7 @@ from resrep_tf.pruning.other_callbacks import check_callbacks
 from resrep_tf.pruning.replicas import EqualReplicas
 from resrep_tf.pruning.state import State, number
 from resrep_tf.selection.schedule import Schedule
-from resrep_tf.selection.selection import Rows
+from resrep_tf.selection.selection import RowChannels
 from resrep_tf.teacher.distillation import Taught
 
 
@@ -52,14 +52,14 @@ class ResRepModel(Taught, EqualReplicas):
         """The channel graph of the model that conversion would give."""
         return ChannelGraph(self)
 
-    def compactor_channels(self) -> Rows:
+    def compactor_channels(self) -> RowChannels:
         """Returns, for each compactor, the channels of `graph` that its rows make."""
         channels = {
             id(call.op): call.outputs[0].channels
             for call in self.graph.calls.values()
             if isinstance(call.op, Compactor)
         }
-        return Rows.of(self.graph, [channels[id(c)] for c in self.compactors])
+        return RowChannels.of(self.graph, [channels[id(c)] for c in self.compactors])
 
     def norms_at_start(self) -> list[np.ndarray]:
         """Returns, for each compactor, the norms of its rows before training."""

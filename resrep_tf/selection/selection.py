@@ -56,7 +56,7 @@ class Constraints:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows(Sequence):
+class RowChannels(Sequence):
     """The channels that compactors' rows make.
 
     A channel that several layers make, or one layer at several positions, has several
@@ -71,7 +71,7 @@ class Rows(Sequence):
     parts: tuple[np.ndarray, ...] = ()
 
     @classmethod
-    def of(cls, graph: ChannelGraph, channels: Sequence[np.ndarray]) -> "Rows":
+    def of(cls, graph: ChannelGraph, channels: Sequence[np.ndarray]) -> "RowChannels":
         """Returns the rows of compactors in a model, given its graph."""
         return cls(tuple(channels), graph.parts(channels))
 
@@ -151,7 +151,7 @@ def select(
     Args:
         norms: For each compactor, the norms of its rows.
         spaces: For each compactor, the channel ids of its rows, in the same order; or
-            `Rows`, which know parts too.
+            `RowChannels`, which know parts too.
         budget: Prices channels; a `CombinedBudget` for several targets. It is reset
             first, and left at the selected widths.
         constraints: The target and the allowed widths.
@@ -273,10 +273,10 @@ def _shares(ids: np.ndarray) -> np.ndarray:
     return np.argsort(np.argsort(first))[inverse] / len(first)
 
 
-def _rows(spaces: Sequence[np.ndarray]) -> Rows:
-    if isinstance(spaces, Rows):
+def _rows(spaces: Sequence[np.ndarray]) -> RowChannels:
+    if isinstance(spaces, RowChannels):
         return spaces
-    return Rows(tuple(np.asarray(ids) for ids in spaces))
+    return RowChannels(tuple(np.asarray(ids) for ids in spaces))
 
 
 # === Walking ===
@@ -293,7 +293,11 @@ class _Walk:
     """
 
     def __init__(
-        self, norms: Sequence[np.ndarray], rows: Rows, min_width: int, round_to: int
+        self,
+        norms: Sequence[np.ndarray],
+        rows: RowChannels,
+        min_width: int,
+        round_to: int,
     ):
         flat = np.concatenate([*norms, []])
         ids = np.concatenate([*rows, []]).astype(np.int64)
@@ -318,7 +322,7 @@ class _Walk:
         self._touched = self._touches(rows, inverse, owners)
 
     def _touches(
-        self, rows: Rows, inverse: np.ndarray, owners: np.ndarray
+        self, rows: RowChannels, inverse: np.ndarray, owners: np.ndarray
     ) -> list[tuple[tuple[int, int], ...]]:
         """Lists for each channel how many positions of which widths it takes."""
         number = {channel: index for index, channel in enumerate(self._channels)}

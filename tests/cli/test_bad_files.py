@@ -11,7 +11,7 @@ import pytest
 from keras import layers as L
 
 import resrep_tf
-from resrep_tf.cli import flagset, output
+from resrep_tf.cli import output, running
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.convert import command as convert
 from resrep_tf.evaluate import command as evaluate
@@ -89,7 +89,7 @@ def said(command, arguments, capsys, monkeypatch, code=2):
     """Runs a command as from a shell; returns its line on stderr."""
     monkeypatch.setattr(sys, "argv", ["command", *arguments])
     with pytest.raises(SystemExit) as stop:
-        flagset.run(command)
+        running.run(command)
     assert stop.value.code == code
     printed = capsys.readouterr().err
     lines = [line for line in printed.splitlines() if "error: " in line]
@@ -145,7 +145,7 @@ def test_debug_shows_the_trace(capsys, monkeypatch):
     for debug in (False, True):
         monkeypatch.setattr(sys, "argv", ["c", "--x=1", *["--debug"] * debug])
         with pytest.raises(SystemExit) as stop:
-            flagset.run(fails)
+            running.run(fails)
         assert stop.value.code == 1
         printed = capsys.readouterr().err
         assert ("Traceback" in printed) is debug
@@ -255,14 +255,14 @@ def test_ctrl_c_during_imports_leaves_no_trace(tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "argv", ["command"])
     with pytest.raises(SystemExit) as stop:
-        flagset.run("slow_to_import")
+        running.run("slow_to_import")
     assert stop.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_the_package_alone_does_not_import_tensorflow():
     code = (
-        "import sys, resrep_tf, resrep_tf.cli.flagset; dir(resrep_tf); "
+        "import sys, resrep_tf, resrep_tf.cli.running; dir(resrep_tf); "
         "print([m for m in ('tensorflow', 'keras') if m in sys.modules])"
     )
     done = subprocess.run(

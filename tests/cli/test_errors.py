@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from resrep_tf.cli import flagset
+from resrep_tf.cli import running
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.train import pipeline
 
@@ -12,7 +12,7 @@ from resrep_tf.train import pipeline
 def test_a_command_error_is_one_line_and_code_2(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train", "--epochs=x"])
     with pytest.raises(SystemExit) as stop:
-        flagset.run(pipeline.run)
+        running.run(pipeline.run)
     assert stop.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""

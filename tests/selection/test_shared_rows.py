@@ -7,7 +7,7 @@ from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
 from resrep_tf.selection.selection import (
     Constraints,
-    Rows,
+    RowChannels,
     check_reachable,
     largest_reduction,
     rows_for_target,
@@ -43,13 +43,13 @@ def test_a_channel_whose_rows_do_not_fit_into_the_limit_waits():
 
 
 def test_every_compactor_keeps_its_least_width():
-    rows = Rows(CHANNELS)
+    rows = RowChannels(CHANNELS)
     for least, left in [(1, 2 + 1), (2, 2 + 2), (3, 4 + 3), (5, 6 + 5)]:
         assert largest_reduction(rows, meter(), least) == pytest.approx(1 - left / 11)
 
 
 def test_every_part_keeps_a_channel():
-    rows = Rows((np.arange(4),), (np.array([0, 1]), np.array([1, 2])))
+    rows = RowChannels((np.arange(4),), (np.array([0, 1]), np.array([1, 2])))
     budget = FlopsMeter([Term("a", 1, (np.arange(4),))], 4)
     chosen = select([np.array([1, 2, 3, 0.0])], rows, budget, Constraints(0.9))
     assert masked(chosen) == [[0, 2, 3]] and not chosen.target_met
@@ -78,4 +78,4 @@ def test_plans_thin_bundles_as_evenly_as_single_channels():
 
 def test_channels_go_when_all_their_rows_do():
     keep = [np.array([0, 0, 1, 0, 1, 1.0]), np.array([False, False, True, True, False])]
-    assert Rows(CHANNELS).masked(keep) == [0, 4]
+    assert RowChannels(CHANNELS).masked(keep) == [0, 4]

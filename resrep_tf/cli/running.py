@@ -1,0 +1,59 @@
+"""Starts a command, and ends it with one line whatever goes wrong."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from resrep_tf.cli.errors import CommandError, brief
+from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
+
+DEBUG = "--debug"
+
+
+def run(command: Callable[[Sequence[str]], None] | str) -> None:
+    """Runs a command on the process's arguments.
+
+    Exits with code 2 and one line on stderr if the user can put something right, and
+    with a code of its own if a signal came and the run can go on later. With
+    `--debug`, the stack trace comes before the line.
+
+    Args:
+        command: A function of the arguments; or the name of the module whose `run`
+            that is, which is imported here so that Ctrl-C leaves no trace then either.
+    """
+    # TensorFlow's own log, which it reads when it is imported, is for its developers.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
+    try:
+        if isinstance(command, str):
+            command = importlib.import_module(command).run
+        command(arguments)
+    except Interrupted:
+        _end("interrupted; the same command goes on from here", EXIT_CODE)
+    except KeyboardInterrupt:
+        _end("interrupted", 130)
+    except CommandError as error:
+        _end(f"error: {error}", 2)
+    except OSError as error:
+        if error.filename is None:
+            _end(_unforeseen(error), 1)
+        _end(f"error: {error.strerror}. Received: {error.filename!r}", 2)
+    except Exception as error:
+        _end(_unforeseen(error), 1)
+
+
+def _end(line: str, code: int) -> NoReturn:
+    if DEBUG in sys.argv[1:]:
+        traceback.print_exc()
+    print(line, file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _unforeseen(error: Exception) -> str:
+    return (
+        f"error: {type(error).__name__}: {brief(error)} (Not foreseen; "
+        f"{DEBUG} shows where it happened.)"
+    )
