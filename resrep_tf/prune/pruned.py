@@ -131,6 +131,8 @@ def _pruned(
         shrinking = None
         slim, conversion = convert(pruner, return_report=True)
     slim.compile(**compiled_like(model))
+    # A file with an optimizer that has no state yet could not be loaded.
+    slim.optimizer.build(slim.trainable_variables)
     after = run.evaluate(slim)
     return slim, PruneReport(
         selection.plan, run.history, shrinking, conversion, before, after
