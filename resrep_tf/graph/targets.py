@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
@@ -48,6 +48,11 @@ def _target_names(graph: ChannelGraph, targets: Targets) -> set[str]:
         return {name for name in layers if targets.match(name)}
     if callable(targets):
         return {name for name, layer in layers.items() if targets(layer)}
+    if not isinstance(targets, Iterable):
+        raise TypeError(
+            "`targets` must be None, 'all', names of layers, a compiled regular "
+            f"expression or a function of a layer. Received: targets={targets!r}"
+        )
     names = [targets] if isinstance(targets, str) else list(targets)
     for name in names:
         if name not in layers:

@@ -226,12 +226,17 @@ def check_reachable(
     goals = constraints.goals(budget)
     largest_reduction(spaces, goals, min_width, round_to)
     for goal in goals.unmet():
-        raise ValueError(
+        why = (
             f"At most {goal.removed:.1%} of the {goal.budget.unit} can be removed with "
-            f"these target layers, `min_width={min_width}` and `round_to={round_to}`. "
-            f"Lower `{goal.argument}`, or wrap more layers (`targets='all'`). "
-            f"Received: {goal.argument}={goal.target}"
+            f"these target layers, `min_width={min_width}` and `round_to={round_to}`."
         )
+        received = f"Received: {goal.argument}={goal.target}"
+        largest_reduction(spaces, goals)
+        if goal.met:
+            remedy = "Lower `min_width` or `round_to`: with 1 it can be reached."
+        else:
+            remedy = f"Lower `{goal.argument}`, or wrap more layers (`targets='all'`)."
+        raise ValueError(f"{why} {remedy} {received}")
 
 
 def rows_for_target(

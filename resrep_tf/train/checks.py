@@ -53,6 +53,11 @@ def check(settings: "Settings") -> None:
             f"--{'' if settings.reset else 'no'}reset "
             f"--compactor={settings.compactor}"
         )
+    if settings.method != "resrep" and not settings.reset:
+        raise CommandError(
+            "`--noreset` is a variant of ResRep; other methods have nothing to reset. "
+            f"Leave out one of the two. Received: --noreset --method={settings.method}"
+        )
     if settings.remove == "minimal" and settings.reset:
         raise CommandError(
             "`--remove=minimal` goes with `--noreset`: resetting decides by itself "

@@ -61,6 +61,18 @@ BAD = {
         "`interval`",
     ),
     "interval 0": (lambda p: resrep_tf.ChannelSelection(0.5, interval=0), "`interval`"),
+    "targets number": (
+        lambda p: resrep_tf.wrap(keras.Sequential([L.Input((6,)), L.Dense(3)]), 0),
+        "`targets` must be",
+    ),
+    "min_width large": (
+        lambda p: resrep_tf.plan(p, 0.3, 100, min_width=1000),
+        "Lower `min_width`",
+    ),
+    "out of reach": (
+        lambda p: resrep_tf.plan(p, 0.999, 100),
+        "Lower `flops_target`",
+    ),
     "no model": (lambda p: resrep_tf.convert("x"), "made by `resrep_tf.wrap`"),
     "two selections": (
         lambda p: _fit(p, resrep_tf.ChannelSelection(flops_target=0.2)),

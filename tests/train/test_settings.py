@@ -48,6 +48,7 @@ def saved(tmp_path) -> Path:
         (["--lasso_strength=0"], "`--lasso_strength` must be positive"),
         (["--epsilon=inf"], "`--epsilon` must be positive"),
         (["--remove=minimal"], "`--remove=minimal` goes with `--noreset`"),
+        (["--noreset", "--method=l2"], "`--noreset` is a variant of ResRep"),
         (["--momentum=1"], "`--momentum` must be at least 0 and less than 1"),
         (["--compactor_momentum=1.5"], "`--compactor_momentum`"),
         (["--warmup_epochs=inf"], "`--warmup_epochs` must be a finite number"),
