@@ -4,7 +4,7 @@ From the project's root:
 
     python benchmarks/zoo.py [--networks REGEX] [--fresh]
 
-Measures the networks of `tests/support/networks.py` that have no figures in
+Measures the networks of `tests/support/models/networks.py` that have no figures in
 `benchmarks/zoo.json` yet (with `--fresh`, all that the expression finds), one after
 the other, and writes `docs/zoo.md` from that file. An interrupted run can be taken up.
 Networks of keras-hub are left as they are if it is not installed.
@@ -40,8 +40,8 @@ from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.rules import rule_for
 from resrep_tf.surgery.verify import compare
 from support.checks import TOLERANCE, forget_at_random, outputs, precision, randomise
-from support.hub_presets import TRANSFORMERS
-from support.networks import HUB, NETWORKS, Network
+from support.models.hub_presets import TRANSFORMERS
+from support.models.networks import HUB, NETWORKS, Network
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "benchmarks" / "zoo.json"
@@ -174,7 +174,7 @@ python benchmarks/zoo.py
 Differences and seconds are taken at the smallest input that a network accepts (32 × 32
 for most), with 10 classes. Preprocessing layers are left out where Keras has a switch
 for it. Those of keras-hub are small networks made from constructor arguments (see
-`tests/support/hub_presets.py`), with a head for classification, segmentation or
+`tests/support/models/hub_presets.py`), with a head for classification, segmentation or
 detection.
 """
 

@@ -9,7 +9,7 @@ import warnings
 import keras
 import numpy as np
 
-from resrep_tf.export.keras_file import load_keras
+from resrep_tf.export.reading.keras_file import load_keras
 
 _SUFFIXES = (".keras", ".weights.h5", ".safetensors")
 

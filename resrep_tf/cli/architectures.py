@@ -14,8 +14,8 @@ import tensorflow as tf
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.data.heads import Head
-from resrep_tf.export.keras_file import load_keras
 from resrep_tf.export.precision import in_float32
+from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.graph.heads import output_activation
 from resrep_tf.graph.tracing import has_graph, trace
 

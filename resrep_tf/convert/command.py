@@ -16,7 +16,7 @@ from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.cli.imports import imports_flag
 from resrep_tf.convert.conversion import UnfinishedWarning
-from resrep_tf.export.keras_file import load_keras
+from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.selection.schedule import Schedule
 

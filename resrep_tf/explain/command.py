@@ -14,7 +14,7 @@ from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.cli.imports import imports_flag
-from resrep_tf.export.keras_file import load_keras
+from resrep_tf.export.reading.keras_file import load_keras
 
 USAGE = """
 Says of every layer of a model whether it can be pruned, and if not, why:

@@ -16,7 +16,7 @@ from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.evaluate import accuracy
-from resrep_tf.export.keras_file import load_keras
+from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.pruning.replicas import SharedLossScaleOptimizer
 from resrep_tf.train.checkpoints import (
     Checkpoint,

@@ -12,7 +12,7 @@ from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.surgery.slicing import reinitialise
 from resrep_tf.surgery.verify import compare
 from support.checks import assert_plain, outputs, randomise
-from support.small import small_model
+from support.models.small import small_model
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -7,7 +7,7 @@ import resrep_tf
 from resrep_tf.budget.combined import CombinedBudget, Goal
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.budget.parameters import ParametersMeter
-from support.small import small_model
+from support.models.small import small_model
 
 
 def goals(flops, params):

@@ -18,8 +18,8 @@ from resrep_tf.budget.operations import build_whole, operations
 from resrep_tf.budget.parameters import parameter_terms
 from resrep_tf.selection.selection import Constraints, select
 from support.latency import made_up_table
-from support.networks import NETWORKS
-from support.small import small_model
+from support.models.networks import NETWORKS
+from support.models.small import small_model
 
 CALL = 1e-4  # Seconds that a call takes on the made-up runtime.
 

@@ -11,9 +11,9 @@ from resrep_tf.budget.parameters import ParametersMeter, SizeMeter, merged_batch
 from resrep_tf.surgery.decide import decide
 from resrep_tf.surgery.narrow import Narrower
 from support.checks import leaves, random_keep, randomise
-from support.networks import NETWORKS
-from support.random_models import random_model
-from support.small import small_model
+from support.models.networks import NETWORKS
+from support.models.random_models import random_model
+from support.models.small import small_model
 
 
 def converted(model, seed=0):

@@ -13,7 +13,7 @@ import resrep_tf
 from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.surgery.verify import compare, random_inputs
 from support.checks import assert_prunes_exactly, outputs, perturb, randomise
-from support.small import small_model
+from support.models.small import small_model
 
 
 def wrapped(targets="all", **kwargs):

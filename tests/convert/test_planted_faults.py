@@ -10,8 +10,8 @@ import resrep_tf
 from resrep_tf.surgery.verify import TOLERANCES, compare, random_inputs
 from support.checks import forget_at_random, randomise
 from support.faults import KINDS, plant
-from support.graphs import GRAPHS
-from support.random_models import random_model
+from support.models.graphs import GRAPHS
+from support.models.random_models import random_model
 
 LOGITS = "the_logits"
 REFUSAL = "does not compute what the wrapped one does"

@@ -9,7 +9,7 @@ import pytest
 import resrep_tf
 from resrep_tf.convert.report import ConversionReport, LayerChange, read_structure
 from support.checks import perturb
-from support.small import small_model
+from support.models.small import small_model
 
 
 def converted(**arguments):

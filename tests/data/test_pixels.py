@@ -12,7 +12,7 @@ from resrep_tf import models
 from resrep_tf.data import pixels
 from resrep_tf.data.detection import detect, near_chance
 from resrep_tf.data.images import normalise
-from support.networks import APPLICATIONS
+from support.models.networks import APPLICATIONS
 
 MODULES = {
     "ResNet": "resnet",

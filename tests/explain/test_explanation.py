@@ -12,7 +12,7 @@ import resrep_tf
 from resrep_tf.explain import command
 from resrep_tf.explain.explanation import LayerExplanation
 from resrep_tf.explain.summary import where_flops_are
-from support.small import small_model
+from support.models.small import small_model
 
 
 def by_name(model):

@@ -13,7 +13,7 @@ from keras import layers as L
 
 from resrep_tf.export import FORMATS, export, load
 from resrep_tf.export import exporting as exporting_module
-from support.small import small_model
+from support.models.small import small_model
 
 NAMES = {name: f"model{suffix}" for name, suffix in FORMATS.items()}
 BY_TENSORFLOW = [name for name in FORMATS if name != "onnx"]

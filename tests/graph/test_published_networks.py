@@ -4,7 +4,7 @@ import pytest
 
 import resrep_tf
 from support.checks import assert_prunes_exactly, every_second
-from support.published import PUBLISHED
+from support.models.published import PUBLISHED
 
 QUICK = ("ResNeXt",)
 # A BatchNorm that follows no kernel, or a depthwise one, makes a constant of a pruned

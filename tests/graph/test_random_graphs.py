@@ -4,7 +4,7 @@ import pytest
 
 from resrep_tf.graph.channel_graph import ChannelGraph
 from support.checks import alive, assert_prunes_exactly, outputs, precision
-from support.random_models import BATCH, check_batch, random_model
+from support.models.random_models import BATCH, check_batch, random_model
 
 
 def check(seed):

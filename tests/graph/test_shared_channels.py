@@ -8,7 +8,7 @@ from keras import layers as L
 import resrep_tf
 from resrep_tf.graph.channel_graph import ChannelGraph
 from support.checks import assert_prunes_exactly, precision
-from support.shared_channels import GRAPHS, grouped, shuffled, side_by_side
+from support.models.shared_channels import GRAPHS, grouped, shuffled, side_by_side
 
 
 @pytest.mark.parametrize("name", GRAPHS)

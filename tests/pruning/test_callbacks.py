@@ -14,7 +14,7 @@ from resrep_tf import ChannelSelection
 from resrep_tf.pruning.planning import targets_met
 from support.checks import randomise
 from support.latency import made_up_table
-from support.small import small_model
+from support.models.small import small_model
 from support.trainings import (
     CE,
     GRAPH,

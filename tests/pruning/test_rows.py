@@ -12,7 +12,7 @@ from resrep_tf.pruning.rows import (
     unforgotten,
     zeroed,
 )
-from support.small import small_model
+from support.models.small import small_model
 
 
 @pytest.fixture

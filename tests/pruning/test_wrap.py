@@ -12,7 +12,7 @@ import resrep_tf
 from resrep_tf.convert import UnfinishedWarning
 from resrep_tf.pruning.compactor import SplitActivation
 from support.checks import outputs
-from support.small import small_model
+from support.models.small import small_model
 
 
 def targets_of(pruner):

@@ -8,8 +8,8 @@ import resrep_tf
 from resrep_tf import models
 from resrep_tf.surgery.verify import compare
 from support.checks import assert_prunes_exactly, example, leaves, outputs, precision
-from support.hub_presets import PRESETS, TRANSFORMERS
-from support.networks import HUB, NETWORKS, NOTHING_TO_PRUNE, SMALL
+from support.models.hub_presets import PRESETS, TRANSFORMERS
+from support.models.networks import HUB, NETWORKS, NOTHING_TO_PRUNE, SMALL
 
 PRUNABLE = [name for name in NETWORKS if name not in NOTHING_TO_PRUNE]
 # These amplify float32's rounding beyond 1e-5; float64's 1e-10 says more then.

@@ -14,7 +14,7 @@ import resrep_tf
 from resrep_tf.shrinking.shrinking import shrink
 from resrep_tf.surgery.verify import compare
 from support.checks import example, randomise
-from support.graphs import chain, depthwise, forgetful
+from support.models.graphs import chain, depthwise, forgetful
 
 
 @pytest.mark.parametrize(

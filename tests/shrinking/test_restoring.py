@@ -9,7 +9,7 @@ from resrep_tf.shrinking.restoring import rescale
 from resrep_tf.shrinking.shrinking import shrink
 from resrep_tf.surgery.verify import compare
 from support.checks import example, precision
-from support.graphs import (
+from support.models.graphs import (
     GRAPHS,
     chain,
     forgetful,

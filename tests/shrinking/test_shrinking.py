@@ -23,10 +23,10 @@ from support.checks import (
     precision,
     randomise,
 )
-from support.graphs import GRAPHS, chain, forgetful, residual
-from support.networks import NETWORKS, NOTHING_TO_PRUNE, SMALL
-from support.random_models import BATCH, check_batch, random_model
-from support.small import small_model
+from support.models.graphs import GRAPHS, chain, forgetful, residual
+from support.models.networks import NETWORKS, NOTHING_TO_PRUNE, SMALL
+from support.models.random_models import BATCH, check_batch, random_model
+from support.models.small import small_model
 
 BATCHNORM = keras.layers.BatchNormalization
 

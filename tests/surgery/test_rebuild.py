@@ -9,8 +9,8 @@ from keras import layers as L
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.surgery.rebuild import Rebuilder
 from support.checks import leaves, outputs, randomise
-from support.random_models import random_model
-from support.small import small_model
+from support.models.random_models import random_model
+from support.models.small import small_model
 
 
 def copied(model):

@@ -8,8 +8,8 @@ import resrep_tf
 from resrep_tf.surgery.slicing import slice_channels
 from resrep_tf.surgery.verify import compare
 from support.checks import assert_plain, by_channel, outputs, random_keep, randomise
-from support.random_models import RandomModel
-from support.small import small_model
+from support.models.random_models import RandomModel
+from support.models.small import small_model
 
 
 def assert_slices_like_conversion(model, seed):

@@ -7,8 +7,8 @@ import pytest
 import resrep_tf
 from resrep_tf.graph.tracing import trace
 from support.checks import assert_prunes_exactly
-from support.networks import NETWORKS
-from support.published import PUBLISHED
+from support.models.networks import NETWORKS
+from support.models.published import PUBLISHED
 from support.traced import assert_same_training, assert_traces, images
 
 # Of the hub's networks, those with layers that are whole blocks.

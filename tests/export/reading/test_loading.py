@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from keras import layers as L
 
-from resrep_tf.export import FORMATS, export, load, tflite_file
+from resrep_tf.export import FORMATS, export, load
+from resrep_tf.export.reading import tflite_file
 
 BY_TENSORFLOW = [name for name in FORMATS if name != "onnx"]
 SHAPE = (6, 6, 2)
@@ -158,7 +159,7 @@ def fuzzed(content, cuts, flips, seed, folder):
 
 def survived(paths):
     """Loads files in another process; returns what became of each."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", FUZZ, *paths]
     done = subprocess.run(

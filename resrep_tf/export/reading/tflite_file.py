@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from resrep_tf.export import tflite_trial
+from resrep_tf.export.reading import tflite_trial
 
 _IDENTIFIER = b"TFL3"
 # Where the schema has the fields that matter: in the model, in a buffer.

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from support.hub_presets import PRESETS
+from support.models.hub_presets import PRESETS
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from keras import layers as L
 
-from resrep_tf.export.keras_file import load_keras
+from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.train.checkpoints import Checkpoints
 
 

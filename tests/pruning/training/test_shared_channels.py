@@ -10,7 +10,12 @@ from resrep_tf.budget.parameters import ParametersMeter
 from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.surgery.verify import compare
 from support.checks import outputs, randomise
-from support.shared_channels import GRAPHS, grouped, padded_shortcuts, side_by_side
+from support.models.shared_channels import (
+    GRAPHS,
+    grouped,
+    padded_shortcuts,
+    side_by_side,
+)
 
 SOME = [grouped, side_by_side, padded_shortcuts]
 

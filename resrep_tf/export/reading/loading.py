@@ -8,10 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from resrep_tf.export import tflite_file
 from resrep_tf.export.calibration import fits, in_batches
-from resrep_tf.export.keras_file import UnreadableModel, load_keras
 from resrep_tf.export.quiet import quiet
+from resrep_tf.export.reading import tflite_file
+from resrep_tf.export.reading.keras_file import UnreadableModel, load_keras
 
 _KNOWN = (
     "a .keras, .tflite or .onnx file or the folder of a SavedModel, as "

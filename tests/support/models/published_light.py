@@ -3,7 +3,7 @@
 import keras
 from keras import layers, ops
 
-from support.published_residual import ConvNorm, SqueezeExcite
+from support.models.published_residual import ConvNorm, SqueezeExcite
 
 # === ShuffleNetV2 ===
 

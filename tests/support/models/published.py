@@ -3,8 +3,8 @@
 Each is small, for images of 32 x 32.
 """
 
-from support.published_light import Detector, GhostNet, RepVGG, ShuffleNetV2
-from support.published_residual import ResNet, UNet, regnet, resnext
+from support.models.published_light import Detector, GhostNet, RepVGG, ShuffleNetV2
+from support.models.published_residual import ResNet, UNet, regnet, resnext
 
 PUBLISHED = {
     "ResNet": ResNet,

@@ -1,0 +1,1 @@
+"""Files of a model, read although they may be damaged, of another kind or hostile."""

@@ -1,0 +1,1 @@
+"""Small networks, published ones, and random ones."""
