@@ -11,19 +11,23 @@ VERSION = runpy.run_path(str(ROOT / "resrep_tf" / "version.py"))["__version__"]
 # keras 3.13 is the first with `export(format="litert")`, and it asks for Python 3.11.
 # tensorflow 2.20 is the first whose protobuf tensorflow-datasets works with:
 # 2.18 and 2.19 hold it below 6, the tensorflow-metadata that pip picks wants 6.31.
+# The first command uses all of these: matplotlib draws the report's figures.
 REQUIRES = [
     "absl-py>=2.0",
     "keras>=3.13",
+    "matplotlib>=3.9",
     "numpy>=2.0",
     "tensorflow>=2.20",
+]
+DATASETS = [
     "tensorflow-datasets>=4.9.7",
     # tensorflow-datasets 4.9.10 imports it without asking for it.
     "importlib_resources>=5.0",
 ]
-PLOTS = ["matplotlib>=3.9"]
 HUB = ["keras-hub>=0.32"]
 EXTRAS = {
-    "plots": PLOTS,
+    # `--dataset=cifar10`, `imagenet2012` and others.
+    "datasets": DATASETS,
     "onnx": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.17"],
     # The networks of keras-hub in tests/rules/test_zoo.py and benchmarks/zoo.py.
     "zoo": HUB,
@@ -32,7 +36,7 @@ EXTRAS = {
     # tensorflow 2.21 no longer brings it along.
     "tensorboard": ["tensorboard>=2.20"],
     "dev": [
-        *PLOTS,
+        *DATASETS,
         "build>=1.2",
         # Pinned to one major version: the next one may find more.
         "hypothesis>=6.100",

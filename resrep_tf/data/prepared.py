@@ -114,8 +114,8 @@ def _import() -> ModuleType:
         import tensorflow_datasets
     except ImportError as error:
         raise ImportError(
-            "This set needs tensorflow-datasets: "
-            "pip install tensorflow-datasets importlib_resources"
+            "This set needs tensorflow-datasets, the extra `datasets`: "
+            'pip install "resrep_tf[datasets]"'
         ) from error
     return tensorflow_datasets
 

@@ -6,10 +6,6 @@ from html import escape
 
 from resrep_tf.report.plotting import BLUE, INK, RULE, SHADE, VERMILLION
 
-NO_FIGURES = (
-    "Figures need matplotlib, which is not installed here. With it (pip install "
-    "matplotlib), write this report once more."
-)
 # A figure wider than this (in points) is for two columns.
 _WIDE = 400
 # Colours become variables of the page, which differ in dark mode.

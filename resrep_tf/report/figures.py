@@ -7,9 +7,10 @@ byte for byte the same each time. Nothing touches pyplot or its global state.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from resrep_tf.report.plotting import (
     BLUE,
@@ -29,10 +30,6 @@ from resrep_tf.report.plotting import (
     whole_numbers,
 )
 from resrep_tf.report.progress_figures import curves, norms, progress
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
     "LayerWidth",
@@ -102,7 +99,7 @@ class Pair:
 
 
 @styled
-def widths(layers: Sequence[LayerWidth]) -> "Figure":
+def widths(layers: Sequence[LayerWidth]) -> Figure:
     """Draws the width of every target layer, before and after (Fig. 3).
 
     Few layers are listed by name; many stand side by side, by their stages.
@@ -117,7 +114,7 @@ def widths(layers: Sequence[LayerWidth]) -> "Figure":
     return figure
 
 
-def _list_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
+def _list_widths(axes: Axes, layers: Sequence[LayerWidth]) -> None:
     rows = np.arange(len(layers))
     before = [layer.before for layer in layers]
     axes.barh(rows, before, 0.72, color=SHADE, label="original")
@@ -142,7 +139,7 @@ def _list_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
         axes.axhline(start - 0.5, color=INK, linewidth=0.5, linestyle=(0, (4, 3)))
 
 
-def _line_up_widths(axes: "Axes", layers: Sequence[LayerWidth]) -> None:
+def _line_up_widths(axes: Axes, layers: Sequence[LayerWidth]) -> None:
     columns = np.arange(len(layers))
     before = [layer.before for layer in layers]
     # Steps without gaps, which stay clear however many there are.
@@ -192,7 +189,7 @@ def _shortened(name: str, most: int = 32) -> str:
 
 
 @styled
-def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Figure":
+def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> Figure:
     """Draws FLOPs reduction against accuracy, method by method (Fig. 4, left)."""
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
@@ -216,7 +213,7 @@ def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> "Fi
 
 
 @styled
-def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> "Figure":
+def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> Figure:
     """Draws the accuracy of every run, method by method, and each mean as a bar."""
     methods = list(dict.fromkeys(point.method for point in points))
     figure = new_figure(PAGE, 0.8 + 0.24 * len(methods))
@@ -247,7 +244,7 @@ def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> "
 
 
 @styled
-def recovery(pairs: Sequence[Pair]) -> "Figure":
+def recovery(pairs: Sequence[Pair]) -> Figure:
     """Draws accuracy before and after pruning, by epoch (Fig. 4, middle).
 
     Args:
@@ -261,7 +258,7 @@ def recovery(pairs: Sequence[Pair]) -> "Figure":
 
 
 @styled
-def magnitudes(pairs: Sequence[Pair]) -> "Figure":
+def magnitudes(pairs: Sequence[Pair]) -> Figure:
     """Draws squared sums of parameters that survive or are pruned (Fig. 4, right).
 
     On a logarithmic scale. Where a sum becomes exactly zero, an arrow says so.
@@ -288,7 +285,7 @@ def magnitudes(pairs: Sequence[Pair]) -> "Figure":
 
 def _draw_pairs(
     pairs: Sequence[Pair], meanings: tuple[str, str]
-) -> tuple["Figure", "Axes"]:
+) -> tuple[Figure, Axes]:
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
     for number, pair in enumerate(pairs):

@@ -4,11 +4,12 @@ import functools
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours, which colour-blind people can tell apart, without those that
 # are hard to see on white.
@@ -61,25 +62,14 @@ def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(draw)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with _matplotlib().style.context(["default", _STYLE]):
+        with matplotlib.style.context(["default", _STYLE]):
             return draw(*args, **kwargs)
 
     return wrapper
 
 
-def _matplotlib() -> Any:
-    try:
-        import matplotlib.figure
-        import matplotlib.style
-    except ImportError as error:
-        raise ImportError(
-            "Figures need matplotlib, which is not installed: `pip install matplotlib`."
-        ) from error
-    return matplotlib
-
-
 @styled
-def save(figure: "Figure", path: str | Path) -> tuple[Path, Path]:
+def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     """Writes a figure as .png and as .svg; returns both paths.
 
     Args:
@@ -94,7 +84,7 @@ def save(figure: "Figure", path: str | Path) -> tuple[Path, Path]:
 
 
 @styled
-def svg(figure: "Figure") -> str:
+def svg(figure: Figure) -> str:
     """Returns a figure as the text of an SVG file."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
@@ -104,9 +94,9 @@ def svg(figure: "Figure") -> str:
 # === Parts of a figure ===
 
 
-def new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> Figure:
     """Returns an empty figure; sizes are in inches."""
-    return _matplotlib().figure.Figure((width, height), layout="constrained")
+    return Figure((width, height), layout="constrained")
 
 
 def look(number: int, markers: bool = False) -> dict[str, Any]:
@@ -124,7 +114,7 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def legend(axes: "Axes") -> None:
+def legend(axes: Axes) -> None:
     """Puts a legend above the axes, where it hides nothing."""
     labels = axes.get_legend_handles_labels()[1]
     # About 0.055 inches a letter, and as much as seven letters for the line before it.
@@ -138,7 +128,7 @@ def legend(axes: "Axes") -> None:
     )
 
 
-def note(axes: "Axes", text: str, height: float) -> None:
+def note(axes: Axes, text: str, height: float) -> None:
     """Writes a text above a horizontal line, at its right end."""
     axes.annotate(
         text,
@@ -159,12 +149,10 @@ def percent(axis: Any) -> None:
 
 def whole_numbers(axis: Any) -> None:
     """Puts ticks at whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
     axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
 
 
-def over_epochs(axes: "Axes") -> None:
+def over_epochs(axes: Axes) -> None:
     """Makes the horizontal axis one of epochs."""
     axes.set_xlabel("epoch")
     axes.grid(axis="y")

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from resrep_tf.report.plotting import (
     BLUE,
@@ -23,9 +24,6 @@ from resrep_tf.report.plotting import (
     whole_numbers,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 # More lines than this cannot be told apart.
 MOST_LINES = 60
 _QUANTITIES = {
@@ -42,7 +40,7 @@ _QUANTITIES = {
 def curves(
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
     columns: Sequence[str] = ("loss", "val_accuracy"),
-) -> "Figure":
+) -> Figure:
     """Draws metrics by epoch, one panel for each column (Fig. 2 with several runs).
 
     Args:
@@ -75,7 +73,7 @@ def curves(
 @styled
 def progress(
     rows: Sequence[Mapping[str, Any]], flops_target: float | None = None
-) -> "Figure":
+) -> Figure:
     """Draws the FLOPs of masked channels, and the share of them that is forgotten.
 
     Args:
@@ -108,7 +106,7 @@ def norms(
     kept: Sequence[bool],
     epsilon: float | None = None,
     unit: str = "training step",
-) -> "Figure":
+) -> Figure:
     """Draws the norms of compactor rows during training.
 
     Args:

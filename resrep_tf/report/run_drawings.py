@@ -14,11 +14,7 @@ PHASES = {"base": "base", "prune": "pruning", "recover": "pruning"}
 def draw(
     report: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> list[Drawing]:
-    """Returns the figures that the metrics allow.
-
-    Raises:
-        ImportError: Without matplotlib.
-    """
+    """Returns the figures that the metrics allow."""
     drawings = [*_accuracy(metrics), *_progress(report, metrics)]
     return [*_widths(report["conversion"]["layers"]), *drawings]
 

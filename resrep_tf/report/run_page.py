@@ -9,7 +9,6 @@ from typing import Any
 
 from resrep_tf.report import html_page
 from resrep_tf.report.comparison import Change, changes, signed
-from resrep_tf.report.drawing import NO_FIGURES
 from resrep_tf.report.run_drawings import draw
 
 Rows = Sequence[Mapping[str, Any]]
@@ -69,7 +68,7 @@ def sections(
             "Before and after",
             _comparison(changes(report["before"], report["after"])),
         ),
-        ("Figures", _figures(report, metrics)),
+        ("Figures", html_page.figures(draw(report, metrics))),
         ("Layer by layer", _layers(report["conversion"]["layers"])),
         ("What stays, and why", _stays(report["conversion"], explanation)),
         ("How it went", _course(report)),
@@ -118,13 +117,6 @@ def _comparison(compared: Iterable[Change]) -> str:
         ["", "before", "after", "change"],
         rows,
     )
-
-
-def _figures(report: Mapping[str, Any], metrics: Rows) -> str:
-    try:
-        return html_page.figures(draw(report, metrics))
-    except ImportError:
-        return f"<p>{html_page.text(NO_FIGURES)}</p>"
 
 
 def _layers(layers: Rows) -> str:

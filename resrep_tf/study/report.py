@@ -5,21 +5,18 @@ import os
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import keras
+from matplotlib.figure import Figure
 
 import resrep_tf
 from resrep_tf.cli import output
 from resrep_tf.report import figures, html_page, plotting, run_page
-from resrep_tf.report.drawing import NO_FIGURES, Drawing
+from resrep_tf.report.drawing import Drawing
 from resrep_tf.report.run_drawings import narrower
 from resrep_tf.study.results import TITLES, Result, as_csv, as_markdown, summarise
 from resrep_tf.study.trajectory import Trace
 from resrep_tf.train import settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RESULTS, TABLE, TRAJECTORY, FIGURES = (
     *("results.csv", "results.md", "trajectory.csv"),
@@ -42,7 +39,7 @@ class Picture:
     """
 
     name: str
-    figure: "Figure"
+    figure: Figure
     caption: str
 
 
@@ -67,11 +64,7 @@ def write(
     if traces:
         rows = [row for trace in traces for row in trace.rows()]
         output.write_text(folder / TRAJECTORY, as_csv(rows))
-    try:
-        pictures = list(_pictures(results, traces))
-    except ImportError:
-        pictures = []
-        print(NO_FIGURES)
+    pictures = list(_pictures(results, traces))
     if pictures:
         with output.atomic(folder / FIGURES) as path:
             path.mkdir()

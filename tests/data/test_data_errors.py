@@ -253,5 +253,6 @@ def test_set_without_held_out_images(tmp_path):
 
 def test_without_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    assert "pip install tensorflow-datasets" in complaint(ImportError, "cifar10")
+    message = complaint(ImportError, "cifar10")
+    assert 'pip install "resrep_tf[datasets]"' in message
     assert data.load("digits", batch_size=2).classes == 10

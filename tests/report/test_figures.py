@@ -1,12 +1,9 @@
 """Figures: what they say, in print and for everyone; the same bytes each time."""
 
-import sys
 import xml.etree.ElementTree
 
 import numpy as np
 import pytest
-
-pytest.importorskip("matplotlib")
 from matplotlib.image import imread
 
 from resrep_tf.report import figures, progress_figures
@@ -177,10 +174,3 @@ def test_errors():
         figures.widths([])
     with pytest.raises(ValueError, match=r"2 steps by 3 rows.*shape \(3, 3\)"):
         figures.norms([0, 1], np.ones((3, 3)), [True] * 3)
-
-
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure", "matplotlib.style"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match="pip install matplotlib"):
-        figures.widths(layers(2))

@@ -5,8 +5,6 @@ import xml.etree.ElementTree
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
 from resrep_tf.report import plotting
 
 

@@ -2,16 +2,13 @@
 
 import html.parser
 import re
-import sys
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from resrep_tf.report import run_page as report_html
 from support.browser import assert_fits_a_phone, browse, needs_chromium
-
-pytest.importorskip("matplotlib")
-from matplotlib.image import imread
 
 # Elements that have no end.
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
@@ -191,15 +188,6 @@ def test_only_the_report_is_needed():
     page = Page(report_html.render(make_report()))
     assert page.tags.count("svg") == 1  # The widths.
     assert "Settings" not in page.text and "To repeat it" not in page.text
-
-
-def test_without_matplotlib_the_report_says_how_to_get_figures(monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure", "matplotlib.style"):
-        monkeypatch.setitem(sys.modules, name, None)
-    page = Page(render())
-    assert "svg" not in page.tags
-    assert "pip install matplotlib" in page.text
-    assert "stage1_conv1 16 → 5" in page.text
 
 
 def test_the_same_each_time(text):

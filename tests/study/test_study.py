@@ -1,17 +1,17 @@
 """Studies: what is compared, that it is compared fairly, and what is written."""
 
 import csv
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 import resrep_tf
 from resrep_tf.cli import recipes
 from resrep_tf.cli.errors import CommandError
-from resrep_tf.study import cases, report
+from resrep_tf.study import cases
 from resrep_tf.study import command as study
 from resrep_tf.study.results import Result, Summary, as_markdown
 from resrep_tf.surgery import slicing
@@ -19,9 +19,6 @@ from resrep_tf.train import settings, snapshots
 from support import runs
 from support.browser import assert_fits_a_phone, browse, needs_chromium
 from support.runs import call, digits_network
-
-pytest.importorskip("matplotlib")
-from matplotlib.image import imread
 
 EPOCHS, TARGET = 3, 0.4
 
@@ -123,30 +120,6 @@ def test_the_same_command_goes_on(variants, folder, flags):
 def test_a_folder_of_other_runs_is_refused(variants, flags):
     with pytest.raises(CommandError, match="holds another run: --epochs=3, now 4"):
         run("--study=variants", "--only=l2", *flags, "--epochs=4")
-
-
-def test_without_matplotlib_there_are_tables_and_a_hint(
-    variants, folder, tmp_path, monkeypatch, capsys
-):
-    for name in ("matplotlib", "matplotlib.figure", "matplotlib.style"):
-        monkeypatch.setitem(sys.modules, name, None)
-    results = [
-        Result.read(case, 0, folder / "runs" / f"{case.name}-0")
-        for case in cases.cases("variants", "digits")
-        if case.name in ("resrep", "l2")
-    ]
-    report.write(tmp_path / "report", "Variants", "a command", results)
-    assert "pip install matplotlib" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "report").iterdir()} == {
-        *("results.csv", "results.md", "report.html")
-    }
-    found = rows(tmp_path / "report" / "results.csv")
-    assert [row["method"] for row in found] == [r.case.name for r in results]
-    table = (tmp_path / "report" / "results.md").read_text(encoding="utf-8")
-    assert results[0].case.label in table and "figures/" not in table
-    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
-    assert "pip install matplotlib" in page and "<svg" not in page
-    assert page.count(f"{100 * results[0].accuracy:.2f}") >= 2  # In both tables.
 
 
 @needs_chromium
