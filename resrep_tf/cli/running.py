@@ -1,7 +1,6 @@
 """Starts a command, and ends it with one line whatever goes wrong."""
 
 import importlib
-import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from typing import NoReturn
 
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
+from resrep_tf.cli.tensorflow_log import start_tensorflow
 
 DEBUG = "--debug"
 
@@ -24,11 +24,10 @@ def run(command: Callable[[Sequence[str]], None] | str) -> None:
         command: A function of the arguments; or the name of the module whose `run`
             that is, which is imported here so that Ctrl-C leaves no trace then either.
     """
-    # TensorFlow's own log, which it reads when it is imported, is for its developers.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
     try:
         if isinstance(command, str):
+            start_tensorflow()
             command = importlib.import_module(command).run
         command(arguments)
     except Interrupted:
