@@ -1,17 +1,10 @@
-"""The examples in the documentation run, and do what they say."""
+"""What is generated for the documentation is up to date."""
 
-import re
+import json
 import runpy
-from pathlib import Path
 
-import keras
-from keras import layers as L
-
-from resrep_tf.rules.base import _RULES
-from support.checks import assert_prunes_exactly
-
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+from resrep_tf.report.comparison import table
+from support.pages import DOCS, ROOT
 
 
 def test_the_zoo_shows_the_figures_that_were_measured():
@@ -20,20 +13,11 @@ def test_the_zoo_shows_the_figures_that_were_measured():
     assert page == zoo["render"](zoo["load"]())
 
 
-def test_a_custom_layer_becomes_prunable(monkeypatch):
-    text = (DOCS / "rules.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", text, re.DOTALL)
-    rule = code[code.index("@register") :]
-    assert len(rule.strip().splitlines()) <= 15
-    names = {"__name__": "example"}
-    exec(compile(code, "rules.md", "exec"), names)
-    try:
-        inputs = keras.Input((8, 8, 3))
-        x = L.Conv2D(6, 3, name="target")(inputs)
-        x = L.Conv2D(4, 3)(L.ReLU()(names["Affine"]()(x)))
-        model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
-        _, slim, report = assert_prunes_exactly(model)
-        assert slim.get_layer("target").filters < 6
-        assert any(layer.folded for layer in report.layers)
-    finally:
-        _RULES.pop(names["Affine"])
+def test_the_picture_and_the_table_are_those_of_one_run():
+    picture = runpy.run_path(str(DOCS / "picture.py"))
+    run = json.loads(picture["NUMBERS"].read_text(encoding="utf-8"))
+    assert picture["PICTURE"].read_text(encoding="utf-8") == picture["render"](run)
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    assert f"```\n{table(run['before'], run['after'])}\n```" in page
+    report = {**run, "conversion": {"layers": []}}
+    assert picture["numbers"](report) == {**run, "widths": []}

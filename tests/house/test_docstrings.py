@@ -5,13 +5,10 @@ import re
 import textwrap
 from types import ModuleType
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
-from keras import layers as L
 
 import resrep_tf
+from support import documentation
 
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -41,43 +38,6 @@ def examples():
             yield pytest.param(textwrap.dedent(code), id=name)
 
 
-def network():
-    inputs = keras.Input((8, 8, 1))
-    x = L.Conv2D(6, 3, padding="same", use_bias=False, name="first")(inputs)
-    x = L.ReLU()(L.BatchNormalization()(x))
-    x = L.Conv2D(6, 3, activation="relu", name="second")(x)
-    outputs = L.Dense(3, activation="softmax")(L.GlobalAveragePooling2D()(x))
-    return keras.Model(inputs, outputs)
-
-
-@pytest.fixture
-def names():
-    """What an example may take for granted."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(80, 8, 8, 1)), rng.integers(0, 3, 80)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
-    loss = keras.losses.SparseCategoricalCrossentropy()
-    model = network()
-    model.compile("sgd", loss)
-    pruner = resrep_tf.wrap(model)
-    pruner.compile("sgd", loss)
-    for compactor in pruner.compactors:
-        compactor.kernel.assign(np.eye(6) * [1, 0, 1, 0, 1, 0])
-    return {
-        "keras": keras,
-        "resrep_tf": resrep_tf,
-        "criteria": resrep_tf.criteria,
-        "minimal_structure": resrep_tf.minimal.minimal_structure,
-        "model": model,
-        "pruner": pruner,
-        "data": data,
-        "train": data,
-        "validation": data,
-        "test_batches": [(x, y)],
-        "loss": loss,
-    }
-
-
 def test_there_are_examples():
     assert {"wrap", "convert", "plan", "ChannelSelection"} <= {
         example.id for example in examples()
@@ -85,8 +45,9 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize("code", list(examples()))
-def test_an_example_does_what_it_says(code, names, tmp_path, monkeypatch):
+def test_an_example_does_what_it_says(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    names = documentation.names()
     if "report.json" in code:
         pytest.skip("needs the report of a run")
     exec(compile(code, "docstring", "exec"), names)

@@ -1,0 +1,61 @@
+"""The documentation's pages, and the blocks of code in them."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+_BLOCK = re.compile(
+    r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of code.
+
+    Attributes:
+        page: The page's path from the project's root.
+        line: The line of the page that the code begins after.
+        language: What the fence says.
+        code: The text.
+    """
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def run(self, names: dict, replaced: dict[str, str]) -> None:
+        """Executes the code; a traceback shows the page and its line.
+
+        Args:
+            names: The code's globals.
+            replaced: Parts of the code, and what stands in their place.
+        """
+        code = "\n" * self.line + self.code
+        for old, new in replaced.items():
+            code = code.replace(old, new)
+        exec(compile(code, ROOT / self.page, "exec"), names)
+
+
+def pages() -> list[str]:
+    """Returns the README and all pages of `docs/`, by their paths from the root."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
+
+
+def blocks(page: str, *languages: str) -> list[Block]:
+    """Returns the blocks of a page that are in one of these languages."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start("code")),
+            found["language"],
+            found["code"],
+        )
+        for found in _BLOCK.finditer(text)
+        if found["language"] in languages
+    ]
