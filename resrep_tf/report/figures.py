@@ -16,6 +16,7 @@ from resrep_tf.report.plotting import (
     BLUE,
     COLUMN,
     INK,
+    MOST_NAMES,
     PAGE,
     SHADE,
     legend,
@@ -26,16 +27,25 @@ from resrep_tf.report.plotting import (
     percent,
     plain,
     save,
+    shortened,
     styled,
     whole_numbers,
 )
-from resrep_tf.report.progress_figures import curves, norms, progress
+from resrep_tf.report.progress_figures import (
+    LayerHistory,
+    channels,
+    curves,
+    norms,
+    progress,
+)
 
 __all__ = [
+    "LayerHistory",
     "LayerWidth",
     "Pair",
     "Point",
     "accuracies",
+    "channels",
     "curves",
     "magnitudes",
     "norms",
@@ -45,9 +55,6 @@ __all__ = [
     "tradeoff",
     "widths",
 ]
-
-# More layers than this have no room for their names.
-MOST_NAMES = 30
 
 _STAGE = re.compile(r"stage\d+|conv\d+(?=_block)|block\d+(?=_)|layer\d+(?=[._])")
 
@@ -129,7 +136,7 @@ def _list_widths(axes: Axes, layers: Sequence[LayerWidth]) -> None:
             va="center",
             fontsize=6,
         )
-    axes.set_yticks(rows, [plain(_shortened(layer.name)) for layer in layers])
+    axes.set_yticks(rows, [plain(shortened(layer.name)) for layer in layers])
     axes.tick_params("y", length=0)
     axes.set_ylim(len(layers) - 0.4, -0.6)
     axes.set_xlim(0, 1.22 * max(before))  # Room for the numbers.
@@ -175,14 +182,6 @@ def _stages(layers: Sequence[LayerWidth]) -> Iterator[tuple[int, int, str]]:
         if end == len(names) or names[end] != names[start]:
             yield start, end, names[start]
             start = end
-
-
-def _shortened(name: str, most: int = 32) -> str:
-    """Returns a long name without its middle; both ends tell layers apart."""
-    if len(name) <= most:
-        return name
-    tail = (most - 1) // 2
-    return f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
 # === Methods against each other ===

@@ -21,6 +21,8 @@ INK, RULE, SHADE = "#1a1a1a", "#dadada", "#c9c9c9"
 
 # One or two columns of a page, in inches.
 COLUMN, PAGE = 3.5, 7.1
+# More layers than this have no room for their names.
+MOST_NAMES = 30
 
 _STYLE = {
     "font.family": "sans-serif",
@@ -112,6 +114,14 @@ def look(number: int, markers: bool = False) -> dict[str, Any]:
 def plain(text: str) -> str:
     """Returns text in which matplotlib takes no dollar for mathematics."""
     return text.replace("$", r"\$")
+
+
+def shortened(name: str, most: int = 32) -> str:
+    """Returns a long name without its middle; both ends tell layers apart."""
+    if len(name) <= most:
+        return name
+    tail = (most - 1) // 2
+    return f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
 def legend(axes: Axes) -> None:

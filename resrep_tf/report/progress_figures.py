@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from resrep_tf.report.plotting import (
     BLUE,
     COLUMN,
     INK,
+    MOST_NAMES,
     PAGE,
+    SHADE,
     VERMILLION,
     legend,
     look,
@@ -20,6 +23,7 @@ from resrep_tf.report.plotting import (
     over_epochs,
     percent,
     plain,
+    shortened,
     styled,
     whole_numbers,
 )
@@ -34,6 +38,23 @@ _QUANTITIES = {
     "flops_removed": "FLOPs removed (%)",
     "forgotten": "masked channels forgotten (%)",
 }
+
+
+@dataclass(frozen=True)
+class LayerHistory:
+    """A layer's output channels over the epochs.
+
+    Attributes:
+        name: The layer's name.
+        width: Its width in the original model.
+        kept: How many channels are not masked, at each epoch.
+        left: How many are not zero yet; the others are gone.
+    """
+
+    name: str
+    width: int
+    kept: Sequence[int]
+    left: Sequence[int]
 
 
 @styled
@@ -95,6 +116,47 @@ def progress(
     axes.set_ylim(-0.02, 1.04)
     axes.set_ylabel("share (%)")
     over_epochs(axes)
+    legend(axes)
+    return figure
+
+
+@styled
+def channels(epochs: Sequence[float], layers: Sequence[LayerHistory]) -> Figure:
+    """Draws how the channels of each layer die: a ribbon for each, by epoch.
+
+    Args:
+        epochs: The epochs.
+        layers: For each layer, its channels at these epochs.
+    """
+    if not layers:
+        raise ValueError("`layers` must not be empty. Received: layers=()")
+    few = len(layers) <= MOST_NAMES
+    # Inches for each layer; of very many, the ribbons become thin.
+    each = 0.19 if few else min(0.08, 6 / len(layers))
+    figure = new_figure(COLUMN, 0.75 + each * len(layers))
+    axes = figure.subplots()
+    for row, layer in enumerate(layers):
+        foot = row + 0.42
+        for counts, colour, label in [
+            ([layer.width] * len(epochs), SHADE, "gone"),
+            (layer.left, VERMILLION, "masked, sinking to zero"),
+            (layer.kept, BLUE, "kept"),
+        ]:
+            tops = foot - 0.84 * np.asarray(counts, float) / layer.width
+            axes.fill_between(
+                epochs, foot, tops, color=colour, lw=0, label=None if row else label
+            )
+    if few:
+        names = [plain(shortened(layer.name)) for layer in layers]
+        axes.set_yticks(range(len(layers)), names)
+    else:
+        axes.set_yticks([0, len(layers) - 1], ["1", str(len(layers))])
+        axes.set_ylabel("target layer, from input to output")
+    axes.tick_params("y", length=0)
+    axes.set_ylim(len(layers) - 0.4, -0.6)
+    axes.set_xlim(epochs[0], epochs[-1])
+    axes.set_xlabel("epoch")
+    whole_numbers(axes.xaxis)
     legend(axes)
     return figure
 

@@ -15,8 +15,12 @@ def draw(
     report: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> list[Drawing]:
     """Returns the figures that the metrics allow."""
-    drawings = [*_accuracy(metrics), *_progress(report, metrics)]
-    return [*_widths(report["conversion"]["layers"]), *drawings]
+    return [
+        *_widths(report["conversion"]["layers"]),
+        *_channels(report.get("channels")),
+        *_accuracy(metrics),
+        *_progress(report, metrics),
+    ]
 
 
 def narrower(layers: Sequence[Mapping[str, Any]]) -> list[figures.LayerWidth]:
@@ -41,6 +45,32 @@ def _widths(layers: Sequence[Mapping[str, Any]]) -> list[Drawing]:
             "channels are left. The table below has the widths.",
         )
     ]
+
+
+def _channels(history: Mapping[str, Any] | None) -> list[Drawing]:
+    """Returns the figure of dying channels; `history` is that of `report.json`."""
+    if not history:
+        return []
+    layers = [
+        figures.LayerHistory(
+            name, layer["width"], _numbers(layer["kept"]), _numbers(layer["left"])
+        )
+        for name, layer in history["layers"].items()
+    ]
+    kept, left = (sum(getattr(x, k)[-1] for x in layers) for k in ("kept", "left"))
+    return [
+        Drawing(
+            svg(figures.channels(_numbers(history["epochs"]), layers)),
+            "Channels over the epochs, as shares of a layer's width: those that are "
+            "masked sink to zero, and then are gone.",
+            f"At the end {kept:,} of {sum(x.width for x in layers):,} channels are "
+            f"kept, and {left - kept:,} more are masked but not zero.",
+        )
+    ]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split()]
 
 
 def _accuracy(metrics: Sequence[Mapping[str, Any]]) -> list[Drawing]:

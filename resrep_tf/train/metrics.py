@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from resrep_tf.cli import output
 from resrep_tf.pruning.model import ResRepModel
+from resrep_tf.pruning.rows import masked_rows
 from resrep_tf.pruning.state import number
 
 COLUMNS = (
@@ -27,6 +29,9 @@ COLUMNS = (
     "flops_removed",
     "forgotten",
 )
+
+# In rows of a wrapped model, but not in the file: the channels of each layer.
+CHANNELS = "channels"
 
 # The bars of a histogram.
 BUCKETS = 30
@@ -84,13 +89,13 @@ class EpochLog(keras.callbacks.Callback):
         step = (epoch + 1) * self.params["steps"]
         values = {name: float(value) for name, value in (logs or {}).items()}
         values["learning_rate"] = number(self.model.optimizer.learning_rate)
-        self._file.add(
-            {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
-        )
+        pruned = isinstance(self.model, ResRepModel)
+        row = {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
+        self._file.add(row | ({CHANNELS: _channels(self.model)} if pruned else {}))
         with output.writing(self._folder), self._writer.as_default(step=step):
             for name, value in values.items():
                 _write_scalar(name, value)
-            if isinstance(self.model, ResRepModel):
+            if pruned:
                 self._write_compactors()
             self._writer.flush()
 
@@ -101,9 +106,55 @@ class EpochLog(keras.callbacks.Callback):
         for compactor in self.model.compactors:
             norms = keras.ops.convert_to_numpy(compactor.row_norms())
             _write_histogram(f"norms/{compactor.name}", norms)
-            width = int(np.sum(keras.ops.convert_to_numpy(compactor.mask) > 0.5))
+            width = int(np.sum(~masked_rows(compactor)))
             for layer in compactor.targets:
                 _write_scalar(f"width/{layer}", width)
+
+
+# === Channels ===
+
+
+def _channels(pruner: ResRepModel) -> dict[str, list[int]]:
+    """Returns for each target how many channels it has, keeps, and has not at zero."""
+    epsilon = float(pruner.state.epsilon)
+    return {
+        compactor.targets[0]: [
+            compactor.width,
+            int(np.sum(~masked_rows(compactor))),
+            int(np.sum(keras.ops.convert_to_numpy(compactor.row_norms()) >= epsilon)),
+        ]
+        for compactor in pruner.compactors
+    }
+
+
+def channel_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns the channels of each layer by epoch, or None if they were not counted.
+
+    Before the first of these epochs all channels are there. Behind the last one the
+    network is shrunk, and does not change any more.
+    """
+    counted = [row for row in rows if CHANNELS in row]
+    if not counted:
+        return None
+    first, last = counted[0]["epoch"] - 1, counted[-1]["epoch"]
+    after = [row["epoch"] for row in rows[rows.index(counted[-1]) + 1 :]]
+    layers = {}
+    for name, (width, _, _) in counted[0][CHANNELS].items():
+        kept, left = (
+            [width, *(row[CHANNELS][name][place] for row in counted)]
+            for place in (1, 2)
+        )
+        layers[name] = {
+            "width": width,
+            "kept": _as_text(kept + kept[-1:] * len(after)),
+            "left": _as_text(left + kept[-1:] * len(after)),
+        }
+    epochs = [*range(first, last + 1), *after]
+    return {"epochs": _as_text(epochs), "layers": layers}
+
+
+def _as_text(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))  # In JSON each would have a line otherwise.
 
 
 # === TensorBoard's files ===

@@ -1,6 +1,7 @@
 """The results of a run: the table, report.json and report.html."""
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from resrep_tf.export.files import size
 from resrep_tf.report import run_page
 from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.train.methods import Outcome
+from resrep_tf.train.metrics import channel_history
 from resrep_tf.train.settings import Settings
 
 
@@ -76,6 +78,7 @@ def write(
         **{key: found.to_dict() for key, found in measured.items()},
         "plan": None if outcome.plan is None else outcome.plan.to_dict(),
         "conversion": outcome.conversion.to_dict(),
+        "channels": channel_history(metrics),
         "exports": list(exports),
         "versions": {
             "resrep_tf": resrep_tf.__version__,
@@ -97,5 +100,11 @@ def write(
 
 
 def summary(report: Mapping[str, Any], folder: Path) -> str:
-    """Returns the table of a report, and where the run is."""
-    return f"{table(report['before'], report['after'])}\n\nEverything is in {folder}"
+    """Returns the table of a report, and where to see more."""
+    logs = shlex.quote(str(folder / output.TENSORBOARD))
+    return (
+        f"{table(report['before'], report['after'])}\n\n"
+        f"Everything is in {folder}; {output.REPORT_PAGE} shows it in a browser.\n"
+        "Curves and distributions: tensorboard --logdir "
+        f'{logs} (pip install "resrep_tf[tensorboard]")'
+    )

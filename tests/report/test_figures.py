@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from resrep_tf.report import figures, progress_figures
-from resrep_tf.report.figures import LayerWidth, Pair, Point
+from resrep_tf.report.figures import LayerHistory, LayerWidth, Pair, Point
 from resrep_tf.report.plotting import COLOURS, svg
 
 EPOCHS = [1, 2, 3, 4]
@@ -17,6 +17,13 @@ def layers(count, prefix="stage{}_block{}_conv1"):
     return [
         LayerWidth(prefix.format(1 + 3 * i // count, i), 16, 1 + i % 16)
         for i in range(count)
+    ]
+
+
+def histories(count):
+    return [
+        LayerHistory(layer.name, 16, [16, 9, 5, 5], [16, 16, 9, 5])
+        for layer in layers(count)
     ]
 
 
@@ -48,6 +55,8 @@ def examples():
             {"A": rows(0.1, 0.5), "B": rows(0.2, 0.3, 0.4)}
         ),
         "progress": lambda: figures.progress(steps, 0.4),
+        "channels_2": lambda: figures.channels(EPOCHS, histories(2)),
+        "channels_108": lambda: figures.channels(EPOCHS, histories(108)),
         "norms": lambda: figures.norms(
             EPOCHS, np.linspace(1, 0, 12).reshape(4, 3), [True, False, False], 1e-5
         ),
@@ -85,6 +94,8 @@ def test_files_are_complete_and_the_same_each_time(name, tmp_path):
         ("magnitudes", ["sum of squared parameters", "survive", "to be pruned", "0"]),
         ("curves", ["training loss", "validation accuracy (%)", "epoch"]),
         ("progress", ["share (%)", "target", "FLOPs masked"]),
+        ("channels_2", ["epoch", "stage1_block0_conv1", "gone", "kept"]),
+        ("channels_108", ["epoch", "target layer, from input to output", "108"]),
         ("norms", ["norm of a compactor row", "forgotten (2)", "epsilon = 1e-05"]),
     ],
 )
@@ -172,5 +183,7 @@ def test_a_users_settings_do_not_matter():
 def test_errors():
     with pytest.raises(ValueError, match=r"`layers` must not be empty.*Received"):
         figures.widths([])
+    with pytest.raises(ValueError, match=r"must not be empty. Received: layers=\(\)"):
+        figures.channels([0, 1], [])
     with pytest.raises(ValueError, match=r"2 steps by 3 rows.*shape \(3, 3\)"):
         figures.norms([0, 1], np.ones((3, 3)), [True] * 3)

@@ -46,6 +46,13 @@ def make_report(names=("stage1_conv1", "stage1_conv2", "stage2_conv1")):
             "difference": 3e-7,
             "damage": None,
         },
+        "channels": {
+            "epochs": "0 1 2 3",
+            "layers": {
+                name: {"width": 16, "kept": "16 9 5 5", "left": "16 16 9 5"}
+                for name in names
+            },
+        },
         "versions": {"resrep_tf": "1.2.3", "keras": "3.15"},
     }
 
@@ -158,7 +165,7 @@ def test_the_page_is_accessible(text):
     assert page.of("html")[0]["lang"] == "en"
     assert page.tags.count("h1") == page.tags.count("main") == 1
     drawings = page.of("svg")
-    assert len(drawings) == 4 == page.tags.count("figcaption")
+    assert len(drawings) == 5 == page.tags.count("figcaption")
     for drawing in drawings:
         assert drawing["role"] == "img" and len(drawing["aria-label"]) > 20
     assert page.tags.count("caption") == page.tags.count("table") == 2
@@ -185,7 +192,7 @@ def test_what_comes_from_outside_is_escaped():
 
 
 def test_only_the_report_is_needed():
-    page = Page(report_html.render(make_report()))
+    page = Page(report_html.render({**make_report(), "channels": None}))
     assert page.tags.count("svg") == 1  # The widths.
     assert "Settings" not in page.text and "To repeat it" not in page.text
 

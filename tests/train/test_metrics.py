@@ -4,7 +4,7 @@ import keras
 from keras import layers
 
 from resrep_tf.cli import output
-from resrep_tf.train.metrics import EpochLog, MetricsFile
+from resrep_tf.train.metrics import CHANNELS, EpochLog, MetricsFile, channel_history
 from support.runs import events
 
 
@@ -23,3 +23,17 @@ def test_what_was_logged_but_not_saved_is_logged_again(tmp_path):
         log.on_train_end()
     steps = [step for _, step, value in events(tmp_path) if value.tag == "loss"]
     assert steps == [5, 10]
+
+
+def test_channels_of_the_shrunk_network_stay_as_they_are():
+    rows = [
+        {"phase": "base", "epoch": 1},
+        {"phase": "prune", "epoch": 1, CHANNELS: {"conv": [8, 6, 8]}},
+        {"phase": "prune", "epoch": 2, CHANNELS: {"conv": [8, 3, 5]}},
+        {"phase": "recover", "epoch": 3},
+    ]
+    assert channel_history(rows) == {
+        "epochs": "0 1 2 3",
+        "layers": {"conv": {"width": 8, "kept": "8 6 3 3", "left": "8 8 5 3"}},
+    }
+    assert channel_history(rows[:1]) is None

@@ -127,6 +127,18 @@ def test_metrics_have_one_row_for_each_epoch(finished):
     assert 0 < float(rows[0]["val_accuracy"]) < 1
 
 
+def test_the_report_follows_the_channels_to_their_end(report):
+    widths = {
+        layer["name"]: layer["new_width"] for layer in report["conversion"]["layers"]
+    }
+    ends = {
+        name: int(layer["kept"].split()[-1])
+        for name, layer in report["channels"]["layers"].items()
+    }
+    assert ends == {name: widths[name] for name in ends}
+    assert min(ends.values()) < 16
+
+
 def test_tensorboard_gets_scalars_norms_and_widths(finished, report):
     values = {
         value.tag: (tf.make_ndarray(value.tensor), value.metadata)
