@@ -36,8 +36,8 @@ if _TYPE_CHECKING:
     from resrep_tf.surgery import slicing
     from resrep_tf.teacher.distillation import Distillation, Student
 
-# What is imported when it is first asked for: the commands check their flags before
-# TensorFlow, which takes seconds.
+# Where the public names are. A command imports them when it first asks for them, so
+# that it checks its flags before TensorFlow is imported, which takes seconds.
 _WHERE = {
     "ChannelGraph": "resrep_tf.graph.channel_graph.ChannelGraph",
     "ChannelSelection": "resrep_tf.pruning.callbacks.ChannelSelection",
@@ -127,3 +127,10 @@ class _Package(_types.ModuleType):
 
 
 _sys.modules[__name__].__class__ = _Package
+
+# `python -m` has put "-m" in the place of the program's name while it imports the
+# packages around a command. Everybody else gets all names at once: Keras must know the
+# classes of this package before it can load a model that has them.
+if _sys.argv[:1] != ["-m"] or not any(__name__ in a for a in _sys.orig_argv):
+    for _name in _WHERE:
+        getattr(_sys.modules[__name__], _name)

@@ -9,6 +9,8 @@ import importlib.resources
 import sys
 from pathlib import Path
 
+import keras
+
 import resrep_tf
 import resrep_tf.flags
 import resrep_tf.models
@@ -35,6 +37,10 @@ def main(site: Path) -> None:
     flagfiles = [item for item in resources if item.name.endswith(".flags")]
     check(bool(flagfiles), "no flagfile in resrep_tf.flags")
     check(all(item.read_text() for item in flagfiles), "an empty flagfile")
+
+    for name in ("ResRepModel", "Compactor", "Student"):
+        found = keras.saving.get_registered_object(f"resrep_tf>{name}")
+        check(found is not None, f"Keras could not load a model with {name}")
 
     model = resrep_tf.models.build("resnet20")
     check(model.count_params() > 250_000, f"resnet20 has {model.count_params()}")
