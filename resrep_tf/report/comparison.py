@@ -41,7 +41,8 @@ class Change:
         before: Its value in the first model, as text.
         after: Its value in the second model.
         change: The difference, as text.
-        better: Whether the second model is better; None if nothing changed.
+        better: Whether the second model is better; None if no change is
+            shown.
     """
 
     label: str
@@ -82,16 +83,19 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
 
 def _ratio(label: str, old: float, new: float, form: str) -> Change:
     change = signed(100 * (new / old - 1), 1, "%") if old else ""
-    return Change(label, form.format(old), form.format(new), change, _less(new, old))
+    return Change(
+        label, form.format(old), form.format(new), change, _less(new, old, change)
+    )
 
 
 def _share(label: str, old: float, new: float) -> Change:
     change = signed(100 * (new - old), 2, " points")
-    return Change(label, f"{old:.2%}", f"{new:.2%}", change, _less(old, new))
+    return Change(label, f"{old:.2%}", f"{new:.2%}", change, _less(old, new, change))
 
 
-def _less(left: float, right: float) -> bool | None:
-    return None if left == right else left < right
+def _less(left: float, right: float, change: str) -> bool | None:
+    """Returns whether a number is smaller; None if the change reads as none."""
+    return None if change.startswith("±0") else left < right
 
 
 def signed(value: float, decimals: int, unit: str) -> str:

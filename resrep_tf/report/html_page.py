@@ -137,8 +137,9 @@ def _class(kind: str) -> str:
 
 
 def row_header(label: str) -> str:
-    """Returns the first cell of a row."""
-    return f'<th scope="row">{text(label)}</th>'
+    """Returns the first cell of a row; a long name may break between its parts."""
+    parts = re.sub(r"(?<=[_/.])(?=\w)", "<wbr>", text(label))
+    return f'<th scope="row">{parts}</th>'
 
 
 def number(value: Any, kind: str = "") -> str:

@@ -99,6 +99,7 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.attributes, self.words, self._open = [], [], [], []
+        self._in_word = False
         self.feed(text)
         self.close()
         assert not self._open
@@ -108,6 +109,7 @@ class Page(html.parser.HTMLParser):
         self.attributes.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append(tag)
+        self._in_word = tag == "wbr"
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append(tag)
@@ -117,7 +119,11 @@ class Page(html.parser.HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        if self._in_word:
+            self.words[-1] += data
+        else:
+            self.words.append(data)
+        self._in_word = False
 
     @property
     def text(self):
