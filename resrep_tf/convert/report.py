@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from resrep_tf.markup import notebook_table
 from resrep_tf.pruning.verification import verdict
 
 
@@ -93,18 +94,38 @@ class ConversionReport:
                 f"  {layer.flops / 1e6:>8.2f} -> {layer.new_flops / 1e6:<8.2f}"
                 f"  {layer.folded or ''}".rstrip()
             )
-        lines.append(
+        return "\n".join(lines + self._summary())
+
+    def _repr_html_(self):
+        return notebook_table(
+            ["layer", "width", "MMACs", "folded"],
+            [
+                [
+                    layer.name,
+                    f"{layer.width} → {layer.new_width}",
+                    f"{layer.flops / 1e6:.2f} → {layer.new_flops / 1e6:.2f}",
+                    layer.folded or "",
+                ]
+                for layer in self.layers
+            ],
+            self._summary(),
+            numbers=("width", "MMACs", "folded"),
+        )
+
+    def _summary(self) -> list[str]:
+        lines = [
             f"FLOPs {self.flops:,} -> {self.new_flops:,} "
             f"({self.flops_removed:.2%} removed), "
             f"parameters {self.params:,} -> {self.new_params:,}"
-        )
+        ]
         if self.rows_dropped:
             lines.append(
                 f"{self.rows_dropped:,} compactor rows dropped, "
                 f"the largest of norm {self.largest_norm_dropped:.3g}"
             )
-        lines += verdict(self.kept, self.difference, self.damage, self.verified_on)
-        return "\n".join(lines)
+        return lines + verdict(
+            self.kept, self.difference, self.damage, self.verified_on
+        )
 
 
 def read_structure(report: Mapping[str, Any]) -> dict[str, tuple[bool, ...]]:

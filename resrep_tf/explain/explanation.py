@@ -19,8 +19,10 @@ from resrep_tf.explain.summary import (
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.spaces import Space
+from resrep_tf.markup import notebook_table
 from resrep_tf.selection.selection import RowChannels, largest_reduction
 
+_NO_RULE = "Without a rule, and not counted as FLOPs"
 INTERNAL, SHARED, FOLLOWS = "internal", "shared", "follows"
 
 
@@ -98,6 +100,32 @@ class Explanation:
                 f"{layer.name:<{size}}  {layer.kind:<16} {layer.width:>5} "
                 f"{layer.flops / 1e6:>9.3f} {layer.share:>6.1%}  {space:>5}  {text}"
             )
+        for line in self._summary():
+            # What has no rule may be long.
+            lines += textwrap.wrap(line, 88) if line.startswith(_NO_RULE) else [line]
+        return "\n".join(lines)
+
+    def _repr_html_(self):
+        return notebook_table(
+            ["layer", "type", "width", "MMACs", "share", "space", "prunable"],
+            [
+                [
+                    layer.name,
+                    layer.kind,
+                    layer.width,
+                    f"{layer.flops / 1e6:.3f}",
+                    f"{layer.share:.1%}",
+                    "" if layer.space is None else layer.space,
+                    f"{layer.status}: {layer.reason}",
+                ]
+                for layer in self.layers
+            ],
+            self._summary(),
+            numbers=("width", "MMACs", "share", "space"),
+        )
+
+    def _summary(self) -> list[str]:
+        lines = []
         shapes = ", ".join(str(shape[1:]) for shape in self.input_shapes)
         lines.append(
             f"`{self.model}` has {self.flops:,} FLOPs (multiply-adds) for input "
@@ -117,11 +145,8 @@ class Explanation:
             )
         lines.append(where_flops_are(self.layers))
         if self.unknown:
-            names = ", ".join(self.unknown)
-            lines += textwrap.wrap(
-                f"Without a rule, and not counted as FLOPs: {names}.", width=88
-            )
-        return "\n".join(lines)
+            lines.append(f"{_NO_RULE}: {', '.join(self.unknown)}.")
+        return lines
 
 
 def explain(

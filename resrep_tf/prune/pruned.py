@@ -8,6 +8,7 @@ import keras
 
 from resrep_tf.budget.goals import Goals
 from resrep_tf.convert import ConversionReport, convert
+from resrep_tf.markup import prose
 from resrep_tf.prune.changes import difference
 from resrep_tf.prune.compiling import another, compiled_like
 from resrep_tf.prune.fitting import Run
@@ -44,10 +45,17 @@ class PruneReport:
     after: Mapping[str, float]
 
     def __str__(self):
-        lines = [str(self.conversion)]
-        for name, value in self.before.items():
-            lines.append(f"{name} {value:.4f} -> {self.after[name]:.4f}")
-        return "\n".join(lines)
+        return "\n".join([str(self.conversion), *self._metrics()])
+
+    def _repr_html_(self):
+        metrics = "".join(f"<p>{prose(line)}</p>" for line in self._metrics())
+        return f"{self.conversion._repr_html_()}{metrics}"
+
+    def _metrics(self) -> list[str]:
+        return [
+            f"{name} {value:.4f} -> {self.after[name]:.4f}"
+            for name, value in self.before.items()
+        ]
 
 
 def prune(

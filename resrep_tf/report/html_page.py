@@ -3,13 +3,13 @@
 All text that comes from outside is escaped.
 """
 
-import html
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from resrep_tf.markup import text
 from resrep_tf.report.drawing import Drawing
 
 
@@ -151,13 +151,3 @@ def names(found: Sequence[str], most: int = 12) -> str:
     """Returns names as code; of many names, the first `most`."""
     listed = ", ".join(f"<code>{text(name)}</code>" for name in found[:most])
     return listed + (f" and {len(found) - most} more" if len(found) > most else "")
-
-
-def prose(words: str) -> str:
-    """Returns text as HTML, with what is between backticks as code."""
-    return re.sub("`([^`]+)`", r"<code>\1</code>", text(words))
-
-
-def text(value: Any) -> str:
-    """Returns a value as escaped text."""
-    return html.escape(str(value))

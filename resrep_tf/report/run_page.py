@@ -7,6 +7,7 @@ can be written again from a run's folder. All text that comes from outside is es
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from resrep_tf.markup import prose
 from resrep_tf.report import html_page
 from resrep_tf.report.comparison import Change, changes, signed
 from resrep_tf.report.run_drawings import draw
@@ -161,19 +162,18 @@ def _stays(conversion: Mapping[str, Any], explanation: Mapping[str, Any] | None)
         elif layer["status"] == "shared":
             shared.append(layer["name"])
     for reason, names in reasons.items():
-        items.append(f"{html_page.names(names)}: {html_page.prose(reason)}.")
+        items.append(f"{html_page.names(names)}: {prose(reason)}.")
     if shared:
         items.append(
             f"{html_page.names(shared)}: their channels are shared with other layers "
             "(a residual stream); they are pruned with <code>targets=all</code> only."
         )
     for reason, channels in conversion.get("kept", {}).items():
-        items.append(f"{channels} pruned channels: {html_page.prose(reason)}.")
+        items.append(f"{channels} pruned channels: {prose(reason)}.")
     unknown = ", ".join((explanation or {}).get("unknown", ()))
     if unknown:
         items.append(
-            "Without a rule, so that what they touch stays: "
-            f"{html_page.prose(unknown)}."
+            f"Without a rule, so that what they touch stays: {prose(unknown)}."
         )
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
 

@@ -32,6 +32,7 @@ from resrep_tf.budget.combined import (
     PARAMS_TARGET,
     check_target,
 )
+from resrep_tf.markup import notebook_table
 from resrep_tf.selection.checks import check_not_negative, check_positive_integer
 from resrep_tf.selection.rates import rates_of_steps
 from resrep_tf.selection.schedule import Schedule
@@ -116,6 +117,12 @@ class Plan:
         return [f"{t:.1%} {what}" for what, t in asked.items() if t is not None]
 
     def __str__(self):
+        return "\n".join(f"{label:<20}{text}" for label, text in self._lines())
+
+    def _repr_html_(self):
+        return notebook_table(["", ""], self._lines())
+
+    def _lines(self) -> list[tuple[str, str]]:
         def when(step: int | None) -> str:
             if step is None:
                 return "not within the run"
@@ -133,7 +140,7 @@ class Plan:
             "last row forgotten": when(self.forgotten_at),
             "fits": "yes" if self.fits else f"no. {self.advice}",
         }
-        return "\n".join(f"{label:<20}{text}" for label, text in lines.items())
+        return list(lines.items())
 
 
 @dataclass(frozen=True, eq=False)

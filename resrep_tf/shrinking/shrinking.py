@@ -22,6 +22,7 @@ import keras
 
 from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.markup import notebook_table
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import Rows, check_epsilon, kept_rows, removed_by, row_norms
 from resrep_tf.pruning.rows import unforgotten as rows_left
@@ -74,6 +75,17 @@ class ShrinkReport:
         return 1 - self.new_flops / self.flops
 
     def __str__(self):
+        return "\n".join(self._summary())
+
+    def _repr_html_(self):
+        return notebook_table(
+            ["layer", "width"],
+            [[name, f"{old} → {new}"] for name, (old, new) in self.widths.items()],
+            self._summary(),
+            numbers=("width",),
+        )
+
+    def _summary(self) -> list[str]:
         lines = [
             f"{self.rows_dropped:,} compactor rows dropped, the largest of norm "
             f"{self.largest_norm_dropped:.3g}",
@@ -81,8 +93,9 @@ class ShrinkReport:
             f"({self.flops_removed:.2%} removed), {self.new_params:,} parameters",
             f"{len(self.restored)} BatchNorms restored on {self.batches} batches",
         ]
-        lines += verdict(self.kept, self.difference, self.damage, self.verified_on)
-        return "\n".join(lines)
+        return lines + verdict(
+            self.kept, self.difference, self.damage, self.verified_on
+        )
 
 
 def shrink(

@@ -12,6 +12,8 @@ FOLDERS = (
     *("shrinking", "explain", "convert", "prune", "export", "baselines", "report"),
     *("models", "data", "flags", "cli", "evaluate", "train", "study"),
 )
+# Beside the folders, for all of them.
+MODULES = ("lazy", "markup", "version", "__version__")
 # A command is its folder's `command.py` and `__main__.py`; only those see `cli`.
 COMMANDS = ("command.py", "__main__.py")
 
@@ -34,7 +36,7 @@ def imported(path: Path) -> set[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_point_one_way(folder):
     home = ROOT / ("" if folder in ("models", "flags") else "resrep_tf") / folder
-    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], "lazy", "version", "__version__"}
+    allowed = {*FOLDERS[: FOLDERS.index(folder) + 1], *MODULES}
     for path in sorted(home.rglob("*.py")):
         extra = {*FOLDERS} if path.name in COMMANDS else set()
         wrong = imported(path) - allowed - extra

@@ -71,13 +71,12 @@ def test_settings_are_for_people():
     assert html_page.settings(None) == html_page.settings({}) == ""
 
 
-def test_commands_names_and_prose():
+def test_commands_and_names():
     assert html_page.command("a < b") == "<pre><code>a &lt; b</code></pre>"
     assert html_page.command(None) == ""
     assert html_page.names(["a", "<b>"]) == "<code>a</code>, <code>&lt;b&gt;</code>"
     many = html_page.names([f"n{i}" for i in range(15)], most=2)
     assert many == "<code>n0</code>, <code>n1</code> and 13 more"
-    assert html_page.prose("of `x<y`") == "of <code>x&lt;y</code>"
 
 
 def test_figures_have_ids_of_their_own_and_the_page_s_colours():
