@@ -248,14 +248,11 @@ def prune_by_scores(
         scores: A criterion, or scores as `score` returns them.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
-        data: As in `score`.
-        loss: As in `score`.
-        seed: As in `score`.
+        data, loss, seed: As in `score`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
         params_target: The fraction to remove of the model's parameters.
-        latency_target: As in `resrep_tf.ChannelSelection`.
-        latency_table: As in `resrep_tf.ChannelSelection`.
+        latency_target, latency_table: As in `resrep_tf.ChannelSelection`.
 
     Example:
 
@@ -310,9 +307,7 @@ def shrink(
         targets: Which layers, as in `resrep_tf.wrap`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
-        params_target: As in `prune_by_scores`.
-        latency_target: As in `prune_by_scores`.
-        latency_table: As in `prune_by_scores`.
+        params_target, latency_target, latency_table: As in `prune_by_scores`.
     """
     # Fresh before and after: a fresh BatchNorm leaves no constants of removed
     # channels that would need biases, and a fresh kernel has the scale that an

@@ -1,72 +1,24 @@
 """Measures how long the operations of a model take on this machine."""
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import keras
 import numpy as np
 
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
-from resrep_tf.budget.operations import Operation, build_whole, operations
+from resrep_tf.budget.operations import build_whole, operations
+from resrep_tf.budget.points import BUNDLES, Point, Points, kind_of, points_of
 from resrep_tf.budget.runtimes import Run, Runtime, machine, runtime_for
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.propagation import Link
 
-# Shares of an axis's full width at which times are measured.
-_LEVELS = (1.0, 0.5, 0.1875)
-# Channels short of a full bundle at which its cost is measured.
-_SHORT = (1, 4, 8, 12, 15)
-_BUNDLES = (4, 8, 16)
-# Operations of the same kind that this is measured on.
-_SAMPLES = 2
 # Operations side by side, where a call itself takes longer than most of them.
 _COPIES = 4
 # Multiply-adds up to which that is so.
 _SHORT_WORK = 20_000_000
 # Parameters of the models that are in memory, and take turns, at the same time.
 _IN_MEMORY = 60_000_000
-
-
-@dataclass
-class _Point:
-    """One operation at some widths, and its time.
-
-    Alone, an operation finds its input, its weights and its own code gone from the
-    caches; run again at once, it finds all of them there. Inside of a model the truth
-    is in between.
-    """
-
-    op: Operation
-    widths: tuple[int, ...]
-    cold: float = math.nan
-    warm: float = math.nan
-
-    @property
-    def parameters(self) -> int:
-        """Its number of parameters, roughly."""
-        sizes = [getattr(call.op, "kernel_size", ()) for call in self.op.steps]
-        return math.prod(self.widths) * math.prod(max(sizes, key=len))
-
-    @property
-    def work(self) -> int:
-        """Its multiply-adds for one example, roughly."""
-        tensor, shape = self.op.steps[0].inputs[0], self.op.in_shapes[0]
-        places = [n for i, n in enumerate(shape, start=1) if i != tensor.axis]
-        return self.parameters * math.prod(places)
-
-    def seconds(self, coldness: float) -> float:
-        return max(coldness * self.cold + (1.0 - coldness) * self.warm, 0.0)
-
-
-@dataclass
-class _Plan:
-    """What is to be measured for the operations of one key."""
-
-    grids: tuple[tuple[int, ...], ...]
-    grid: list[_Point] = field(default_factory=list)
-    short: dict[int, list[_Point]] = field(default_factory=dict)  # By axis.
 
 
 def measure_latency(
@@ -82,26 +34,20 @@ def measure_latency(
 
     The sum of the measured times predicts how long the model takes with any of its
     channels removed. Measure on the machine, and with the runtime, batch size and
-    number of threads, on which the pruned model is to be fast.
-
-    The prediction is an estimate. For networks with random widths it was 0.90 to 0.95
-    of the measured latency in four first trials, on a machine that was busy with other
-    work, and 0.73 in a fifth, MobileNetV2 as a SavedModel (`docs/budgets.md`). The
-    table has such a comparison for your model: print it before you rely on it.
+    number of threads, on which the pruned model is to be fast. The prediction is an
+    estimate: print the table, which compares it with your model's own latency, before
+    you rely on it. `docs/budgets.md` has what it was in some trials.
 
     Args:
         model: A Functional or Sequential model; its weights do not matter.
         runtime: `"litert"`, `"saved_model"` or `"keras"`.
         batch_size: The number of examples in a call.
-        threads: The number of threads; by default what the runtime chooses. With 1,
-            CPU time is measured, which other programs disturb least. TensorFlow's own
-            number of threads is to be set with `tf.config.threading`.
+        threads: By default as many as the runtime chooses. With 1, CPU time is
+            measured, which other programs disturb least. TensorFlow's own number of
+            threads is to be set with `tf.config.threading`.
         input_shape: The shape of one example, where the model leaves it open.
         rounds: How often every operation is run; the second-fastest run counts.
         verbose: Whether to show the progress.
-
-    Returns:
-        The measured times; `print` tells how well their sum predicts whole models.
 
     Example:
 
@@ -113,16 +59,11 @@ def measure_latency(
     )
     ```
     """
-    if batch_size < 1 or rounds < 2:
-        raise ValueError(
-            "`batch_size` must be at least 1 and `rounds` at least 2. "
-            f"Received: batch_size={batch_size}, rounds={rounds}"
-        )
+    _check(batch_size, rounds)
     runtime = runtime_for(runtime, threads)
     graph = ChannelGraph(model, input_shape)
-    found = operations(graph)
-    plans = _plans(found)
-    points = [p for plan in plans.values() for p in _points(plan)]
+    plans = points_of(operations(graph))
+    points = [p for plan in plans.values() for p in plan.all()]
     overhead = _measure(points, runtime, batch_size, rounds, threads == 1, verbose)
     whole = _measure_whole(graph, runtime, batch_size, rounds)
     empty = LatencyTable(
@@ -137,66 +78,22 @@ def measure_latency(
         operations={},
     )
     table = _filled(empty, plans, _coldness(graph, empty, plans, whole))
-    for name, (keep, seconds) in whole.items():
-        predicted = table.predict(graph, keep)
-        table.checks[name] = {"measured": seconds, "predicted": predicted}
-    return table
+    return _checked(table, graph, whole)
 
 
-# === What to measure ===
-
-
-def _plans(found: Sequence[Operation]) -> dict[str, _Plan]:
-    by_key: dict[str, list[Operation]] = {}
-    for op in found:
-        by_key.setdefault(op.key, []).append(op)
-    plans = {}
-    seen: Counter[str] = Counter()
-    for key, ops in by_key.items():
-        grids = tuple(_grid(ops, axis) for axis in range(len(ops[0].axes)))
-        tops = [grid[-1] for grid in grids]
-        plan = plans[key] = _Plan(grids)
-        plan.grid = [
-            _Point(ops[0], tuple(grid[i] for grid, i in zip(grids, index, strict=True)))
-            for index in np.ndindex(*map(len, grids))
-        ]
-        seen[_kind(key)] += 1
-        if seen[_kind(key)] > _SAMPLES:
-            continue
-        for axis, grid in enumerate(grids):
-            full = grid[-1] - grid[-1] % max(_BUNDLES)
-            if full < 2 * max(_BUNDLES) or not any(op.free[axis] for op in ops):
-                continue
-            plan.short[axis] = [
-                _Point(ops[0], (*tops[:axis], full - less, *tops[axis + 1 :]))
-                for less in (0, *_SHORT)
-            ]
-    return plans
-
-
-def _points(plan: _Plan) -> list[_Point]:
-    return [*plan.grid, *(p for points in plan.short.values() for p in points)]
-
-
-def _grid(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:
-    """Chooses widths up to the largest one, at full bundles where there are any."""
-    chosen = {op.widths[axis] for op in ops}
-    if not any(op.free[axis] for op in ops):
-        return tuple(sorted(chosen))
-    top = max(chosen)
-    chosen = {1, top}
-    for level in _LEVELS:
-        width = level * top
-        step = 32 if width >= 48 else 16 if width >= 12 else 4
-        chosen.add(min(max(round(width / step) * step, 1), top))
-    return tuple(sorted(chosen))
+def _check(batch_size: int, rounds: int) -> None:
+    if batch_size < 1 or rounds < 2:
+        raise ValueError(
+            "`batch_size` must be at least 1 and `rounds` at least 2. "
+            f"Received: batch_size={batch_size}, rounds={rounds}"
+        )
 
 
 # === Measuring ===
 
 
 def _measure(
-    points: list[_Point],
+    points: list[Point],
     runtime: Runtime,
     batch_size: int,
     rounds: int,
@@ -224,9 +121,9 @@ def _measure(
     return float(np.median(overheads))
 
 
-def _batches(points: list[_Point]) -> Iterable[list[_Point]]:
+def _batches(points: list[Point]) -> Iterable[list[Point]]:
     """Cuts the list into parts that fit into memory."""
-    batch: list[_Point] = []
+    batch: list[Point] = []
     size = 0
     for point in points:
         if batch and size + point.parameters > _IN_MEMORY:
@@ -293,13 +190,24 @@ def _measure_whole(
 # === From points to tables ===
 
 
+def _checked(
+    table: LatencyTable, graph: ChannelGraph, whole: dict[str, tuple[np.ndarray, float]]
+) -> LatencyTable:
+    """Returns the table with its predictions for the whole models."""
+    checks = {
+        name: {"measured": seconds, "predicted": table.predict(graph, keep)}
+        for name, (keep, seconds) in whole.items()
+    }
+    return replace(table, checks=checks)
+
+
 def _filled(
-    table: LatencyTable, plans: dict[str, _Plan], coldness: float
+    table: LatencyTable, plans: dict[str, Points], coldness: float
 ) -> LatencyTable:
     """Returns the table with the times of all operations."""
     bundles = _fit_bundles(plans, coldness)
     times = {
-        key: OperationTimes(plan.grids, _grid_times(plan, coldness), bundles[key])
+        key: OperationTimes(plan.grids, plan.grid_times(coldness), bundles[key])
         for key, plan in plans.items()
     }
     return replace(table, operations=times, coldness=coldness)
@@ -308,7 +216,7 @@ def _filled(
 def _coldness(
     graph: ChannelGraph,
     table: LatencyTable,
-    plans: dict[str, _Plan],
+    plans: dict[str, Points],
     whole: dict[str, tuple[np.ndarray, float]],
 ) -> float:
     """Finds where between warm and cold the sum of the operations is the model."""
@@ -321,13 +229,8 @@ def _coldness(
     return float(np.clip((seconds - warm) / (cold - warm), 0.0, 1.0))
 
 
-def _grid_times(plan: _Plan, coldness: float) -> np.ndarray:
-    seconds = np.array([point.seconds(coldness) for point in plan.grid])
-    return seconds.reshape([len(grid) for grid in plan.grids])
-
-
 def _fit_bundles(
-    plans: dict[str, _Plan], coldness: float
+    plans: dict[str, Points], coldness: float
 ) -> dict[str, tuple[dict[int, float], ...]]:
     """Finds for each axis how much of incomplete bundles is paid all the same.
 
@@ -336,10 +239,10 @@ def _fit_bundles(
     """
     rows: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = {}
     for key, plan in plans.items():
-        times = _grid_times(plan, coldness)
+        times = plan.grid_times(coldness)
         plain = OperationTimes(plan.grids, times, ({},) * len(plan.grids))
         for axis, points in plan.short.items():
-            kind = (_kind(key), axis)
+            kind = (kind_of(key), axis)
             rows.setdefault(kind, []).extend(
                 _bundle_rows(plain, axis, points, coldness)
             )
@@ -349,7 +252,7 @@ def _fit_bundles(
             {
                 size: float(share)
                 for size, share in zip(
-                    _BUNDLES, shares.get((_kind(key), axis), ()), strict=False
+                    BUNDLES, shares.get((kind_of(key), axis), ()), strict=False
                 )
                 if share > 0.05
             }
@@ -359,24 +262,20 @@ def _fit_bundles(
     }
 
 
-def _kind(key: str) -> str:
-    return key.rsplit(" on ", 1)[0]
-
-
 def _bundle_rows(
-    plain: OperationTimes, axis: int, points: list[_Point], coldness: float
+    plain: OperationTimes, axis: int, points: list[Point], coldness: float
 ) -> list[tuple[np.ndarray, float]]:
     """Returns equations for the shares, in units of the whole operation's time."""
     full, *others = points
     low = list(full.widths)
-    low[axis] -= max(_BUNDLES)
-    slope = (plain.at(full.widths) - plain.at(low)) / max(_BUNDLES)
+    low[axis] -= max(BUNDLES)
+    slope = (plain.at(full.widths) - plain.at(low)) / max(BUNDLES)
     whole = full.seconds(coldness)
     if whole <= 0 or slope <= 0:
         return []
     rows = []
     for point in others:
-        missing = -point.widths[axis] % np.array(_BUNDLES)
+        missing = -point.widths[axis] % np.array(BUNDLES)
         less = full.widths[axis] - point.widths[axis]
         # What is paid beyond the straight line through the full bundles.
         paid = point.seconds(coldness) - (whole - slope * less)
@@ -386,9 +285,9 @@ def _bundle_rows(
 
 def _nonnegative_fit(equations: list[tuple[np.ndarray, float]]) -> np.ndarray:
     """Least squares with solutions of at least 0, by descent along each of them."""
-    left = np.array([row for row, _ in equations]).reshape(-1, len(_BUNDLES))
+    left = np.array([row for row, _ in equations]).reshape(-1, len(BUNDLES))
     right = np.array([value for _, value in equations])
-    found = np.zeros(len(_BUNDLES))
+    found = np.zeros(len(BUNDLES))
     for _ in range(500):
         for column in range(len(found)):
             part = left[:, column]

@@ -198,8 +198,6 @@ def convert_together(models: Sequence[keras.Model], batch_size: int) -> bytes:
         for number, model in enumerate(models)
         for tensor in model.inputs
     ]
-    holder = tf.Module()
-    holder.models = list(models)
 
     def infer(*values):
         outputs, start = [], 0
@@ -211,7 +209,9 @@ def convert_together(models: Sequence[keras.Model], batch_size: int) -> bytes:
         return outputs
 
     function = tf.function(infer, autograph=False).get_concrete_function(*specs)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], holder)
+    # With the models as a second argument, weights would become variables that nothing
+    # initialises, and NaNs and denormals take many times as long.
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
     return converter.convert()
 
 

@@ -47,8 +47,8 @@ def convert(
     The result has stock Keras layers only, the same inputs and outputs and the
     same architecture, with narrower layers. The given model is not changed.
 
-    An `UnfinishedWarning` says if masked channels are not forgotten yet, or nothing
-    was removed at all, unless `keep` or `drop_masked` is given.
+    Without `keep` and `drop_masked`, an `UnfinishedWarning` says if masked channels
+    are not forgotten yet, or nothing was removed.
 
     Args:
         pruner: A model made by `resrep_tf.wrap`.
@@ -59,11 +59,11 @@ def convert(
             after a run that was too short. The report says what that changed.
         fuse_bn: True to merge BatchNorms behind other convolutions too, as for
             deployment. Those of target layers always are.
-        verify: True to compare the result with the wrapped model, its dropped
-            rows set to zero, on random inputs: outputs and logits, in the model's
-            own precision and, if that is mixed, in float32 too. Data of your own (a
-            `tf.data.Dataset`, other batches, or arrays) are compared on as well. A
-            number is the largest difference to accept, relative to the scale.
+        verify: True to compare outputs and logits with the wrapped model's, its
+            dropped rows set to zero, on random inputs, in the model's precision and,
+            if that is mixed, in float32 too. Data (a `tf.data.Dataset`, other batches,
+            or arrays) are compared on as well. A number is the largest difference to
+            accept, relative to the scale.
         return_report: True to return `(model, report)`.
 
     Example:
@@ -74,11 +74,7 @@ def convert(
     slim.save("slim.keras")
     ```
     """
-    if not isinstance(pruner, ResRepModel):
-        raise TypeError(
-            "`convert` takes a model made by `resrep_tf.wrap`. "
-            f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
-        )
+    _check_pruner(pruner)
     check_epsilon(epsilon)
     verifier = Verifier(pruner, verify)
     named = _by_compactor(pruner, {} if keep is None else keep)
@@ -121,6 +117,14 @@ def _warn_unfinished(left: Unforgotten, report: ConversionReport) -> None:
             "for longer than its warm-up."
         )
     warnings.warn(" ".join(parts), UnfinishedWarning, stacklevel=3)
+
+
+def _check_pruner(pruner: Any) -> None:
+    if not isinstance(pruner, ResRepModel):
+        raise TypeError(
+            "`convert` takes a model made by `resrep_tf.wrap`. "
+            f"Received: pruner={pruner!r} (of type {type(pruner).__name__})"
+        )
 
 
 # === Which rows go ===

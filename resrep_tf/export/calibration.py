@@ -10,8 +10,8 @@ import numpy as np
 from resrep_tf.graph.keras_nodes import DEFAULT_EXTENT
 
 
-def inputs_of(calibration: Any, examples: int, shape: tuple) -> np.ndarray:
-    """Returns the first inputs of a calibration set, as one array.
+def inputs_of(calibration: Any, examples: int, shape: tuple) -> np.ndarray | None:
+    """Returns the first inputs of a calibration set, as one array; None for None.
 
     Args:
         calibration: An array of inputs, or an iterable of batches (a
@@ -19,6 +19,8 @@ def inputs_of(calibration: Any, examples: int, shape: tuple) -> np.ndarray:
         examples: How many inputs to take at most. The iterable may be endless.
         shape: The shape of the model's inputs with their batch, None where open.
     """
+    if calibration is None:
+        return None
     taken, count = [], 0
     for batch in _batches(calibration):
         taken.append(_checked(batch, shape)[: examples - count])

@@ -47,47 +47,31 @@ def export(
 ) -> ExportReport:
     """Writes a model with one input and one output to a file, and verifies the file.
 
-    - `keras`: Keras's own file, for more training.
-    - `saved_model`: a folder for TensorFlow and its servers, whose signature
-      `serving_default` is the model's inference.
-    - `tflite`: TensorFlow Lite in float32.
-    - `tflite_float16`: the same with weights in float16, half of the size.
-    - `int8`: TensorFlow Lite that computes in integers of 8 bits throughout, a
-      quarter of the size. Needs `calibration`, some hundred typical inputs.
-    - `onnx`: ONNX, with the packages of `pip install "resrep_tf[onnx]"`.
-
-    The file appears under its name when it is complete and verified; whatever goes
-    wrong, nothing half-written stays, and an older file of that name is as it was.
-
-    To verify it, the file is loaded again and its outputs are compared with the
-    model's, on the calibration inputs or else on random ones. Float formats must
-    agree up to rounding. An int8 file is refused only if it plainly does not compute
-    the model's function; how near it comes is in the report.
-
-    While it converts, everything that this process writes to stdout and stderr is
-    discarded, since TensorFlow's converters cannot be silenced otherwise.
+    The file is loaded again and its outputs compared with the model's; the report says
+    how near they come. Float formats must agree up to rounding; an int8 file is refused
+    only if it plainly does not compute the model's function. Only a complete, verified
+    file appears under its name, otherwise an older one is as it was. Whatever the
+    process prints meanwhile is discarded: TensorFlow's converters cannot be silenced.
 
     Args:
-        model: The model; it is not changed. One that computes in mixed precision is
-            written in float32, but for `keras`.
+        model: Is not changed. Mixed precision becomes float32, except with `keras`.
         path: Where to write. The suffix must be that of the format.
-        format: One of the above.
-        calibration: Inputs as the model expects them: an array, or batches of inputs
-            or of tuples (inputs, targets), such as a `tf.data.Dataset`.
+        format: `keras` (for more training), `saved_model` (a folder with the signature
+            `serving_default`), `tflite` (float32), `tflite_float16` (half of the size),
+            `int8` (integers throughout: a quarter of the size), or `onnx` (with
+            `pip install "resrep_tf[onnx]"`).
+        calibration: Inputs as the model expects them: an array, or batches of inputs or
+            of `(inputs, targets)`, to compare the file on; without any, on random ones.
+            `int8` needs some hundred typical ones.
         verify: Whether to compare the file with the model.
         input_shape: The shape of the file's input with its batch, None where it is to
-            stay open. By default the model's, for `int8` with a batch of one: most
-            compilers for devices want it fixed.
+            stay open. By default the model's, for `int8` with a batch of one.
         integer: The dtype of an int8 file's input and output, `"int8"` or `"uint8"`.
         allow_float: Whether an int8 file may compute in float32 what TensorFlow Lite
             has no integer operation for. Otherwise that is an error.
-        allow_tensorflow: Whether a TensorFlow Lite file may fall back on TensorFlow's
-            own operations, which then needs the Flex delegate on the device. Where
-            this TensorFlow has none either, such a file needs `verify=False`.
+        allow_tensorflow: Whether a TensorFlow Lite file may use TensorFlow's own, for
+            which the device needs the Flex delegate; `verify=False` if it lacks here.
         calibration_examples: How many calibration inputs to use at most.
-
-    Returns:
-        What was written, and how far its outputs are from the model's.
 
     Example:
 
@@ -102,17 +86,15 @@ def export(
     path = Path(path).expanduser()
     _check(model, path, format, integer, calibration)
     shape = _model_shape(model, input_shape, format)
-    inputs = None
-    if calibration is not None:
-        inputs = inputs_of(calibration, calibration_examples, shape)
-    job = Job(
-        model=model if format == "keras" or is_float32(model) else in_float32(model),
-        spec=_spec(model, shape, input_shape, format, inputs),
-        inputs=inputs,
-        integer=integer,
-        allow_float=allow_float,
-        allow_tensorflow=allow_tensorflow,
-    )
+    inputs = inputs_of(calibration, calibration_examples, shape)
+    spec = _spec(model, shape, input_shape, format, inputs)
+    if format != "keras" and not is_float32(model):
+        model = in_float32(model)
+    job = Job(model, spec, inputs, integer, allow_float, allow_tensorflow)
+    return _written(job, path, format, verify)
+
+
+def _written(job: Job, path: Path, format: str, verify: bool) -> ExportReport:
     with atomic(path) as temporary:
         with quiet(), _explained(job, format, path):
             WRITERS[format](job, temporary)
@@ -273,7 +255,7 @@ def _spec(
             )
         shape = wanted
     elif format == "int8":
-        # The calibration has run at one size.
+        # The calibration has run at one size, and most compilers for devices want it.
         shape = (1, *inputs.shape[1:])
     tensors = getattr(model, "inputs", None)
     name = tensors[0].name if tensors else "images"

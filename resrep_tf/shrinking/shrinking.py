@@ -119,21 +119,20 @@ def shrink(
 
     Args:
         pruner: A model made by `resrep_tf.wrap`, its masked rows forgotten.
-        data: Examples such as those in training: a `tf.data.Dataset` or another
-            iterable of batches, each inputs or `(inputs, targets)`; or arrays, or a
-            tuple of them. Not read if there is no BatchNorm to restore.
+        data: Examples such as those in training: arrays, a tuple of them, or batches
+            (a `tf.data.Dataset`, say) of inputs or `(inputs, targets)`. Not read if
+            there is no BatchNorm to restore.
         batches: How many batches to measure at most.
         batch_size: The size of a batch where `data` are arrays.
         epsilon: Rows of smaller norm are forgotten, and dropped.
         unforgotten: What to do with masked rows that are not forgotten: `"refuse"`
             raises an error, `"keep"` leaves them in, no longer masked, and `"drop"`
             drops them, which changes the outputs; the report says by how much.
-        optimizer: A new optimizer for the result, made from the configuration of the
+        optimizer: A new one for the result, made from the configuration of the
             pruner's: it is built on the result's weights and goes on where the
             pruner's is. See `resrep_tf.shrinking.carry_over`.
-        verify: Whether to compare the result with the wrapped model, its dropped
-            rows set to zero, on random inputs and on `data`, if these can be read
-            twice; or on other data. As in `resrep_tf.convert`.
+        verify: As in `resrep_tf.convert`; True also compares on `data`, if these can
+            be read twice.
         return_report: Whether to return `(model, report)`.
 
     Example:

@@ -10,7 +10,7 @@ from keras import layers as L
 
 import resrep_tf
 import resrep_tf.models
-from resrep_tf.budget import measuring
+from resrep_tf.budget import points
 from resrep_tf.budget.latency import LatencyMeter, preferred_multiples
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.measuring import measure_latency
@@ -80,8 +80,8 @@ def measured():
     model = wide_model()
     with pytest.MonkeyPatch.context() as patch:
         # Times are bilinear in the widths, so that few points are enough.
-        patch.setattr(measuring, "_LEVELS", (1.0,))
-        patch.setattr(measuring, "_SHORT", (8,))
+        patch.setattr(points, "LEVELS", (1.0,))
+        patch.setattr(points, "SHORT", (8,))
         runtime = Formula(repeats=False)
         return model, measure_latency(model, runtime, threads=1, verbose=False)
 

@@ -1,0 +1,111 @@
+"""The points at which operations are measured: at which widths, and how many."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from resrep_tf.budget.operations import Operation
+
+# Shares of an axis's full width at which times are measured.
+LEVELS = (1.0, 0.5, 0.1875)
+# Channels short of a full bundle at which its cost is measured.
+SHORT = (1, 4, 8, 12, 15)
+BUNDLES = (4, 8, 16)
+# Operations of the same kind that this is measured on.
+SAMPLES = 2
+
+
+@dataclass
+class Point:
+    """One operation at some widths, and its time.
+
+    Alone, an operation finds its input, its weights and its own code gone from the
+    caches; run again at once, it finds all of them there. Inside of a model the truth
+    is in between.
+    """
+
+    op: Operation
+    widths: tuple[int, ...]
+    cold: float = math.nan
+    warm: float = math.nan
+
+    @property
+    def parameters(self) -> int:
+        """Its number of parameters, roughly."""
+        sizes = [getattr(call.op, "kernel_size", ()) for call in self.op.steps]
+        return math.prod(self.widths) * math.prod(max(sizes, key=len))
+
+    @property
+    def work(self) -> int:
+        """Its multiply-adds for one example, roughly."""
+        tensor, shape = self.op.steps[0].inputs[0], self.op.in_shapes[0]
+        places = [n for i, n in enumerate(shape, start=1) if i != tensor.axis]
+        return self.parameters * math.prod(places)
+
+    def seconds(self, coldness: float) -> float:
+        return max(coldness * self.cold + (1.0 - coldness) * self.warm, 0.0)
+
+
+@dataclass
+class Points:
+    """What is to be measured for the operations of one key."""
+
+    grids: tuple[tuple[int, ...], ...]
+    grid: list[Point] = field(default_factory=list)
+    short: dict[int, list[Point]] = field(default_factory=dict)  # By axis.
+
+    def all(self) -> list[Point]:
+        return [*self.grid, *(p for points in self.short.values() for p in points)]
+
+    def grid_times(self, coldness: float) -> np.ndarray:
+        seconds = np.array([point.seconds(coldness) for point in self.grid])
+        return seconds.reshape([len(grid) for grid in self.grids])
+
+
+def points_of(ops: Sequence[Operation]) -> dict[str, Points]:
+    """Chooses the points for operations, those of equal keys together."""
+    by_key: dict[str, list[Operation]] = {}
+    for op in ops:
+        by_key.setdefault(op.key, []).append(op)
+    found = {}
+    seen: Counter[str] = Counter()
+    for key, alike in by_key.items():
+        grids = tuple(_widths(alike, axis) for axis in range(len(alike[0].axes)))
+        tops = [grid[-1] for grid in grids]
+        points = found[key] = Points(grids)
+        points.grid = [Point(alike[0], widths) for widths in product(*grids)]
+        seen[kind_of(key)] += 1
+        if seen[kind_of(key)] > SAMPLES:
+            continue
+        for axis, grid in enumerate(grids):
+            full = grid[-1] - grid[-1] % max(BUNDLES)
+            if full < 2 * max(BUNDLES) or not any(op.free[axis] for op in alike):
+                continue
+            points.short[axis] = [
+                Point(alike[0], (*tops[:axis], full - less, *tops[axis + 1 :]))
+                for less in (0, *SHORT)
+            ]
+    return found
+
+
+def _widths(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:
+    """Chooses widths up to the largest one, at full bundles where there are any."""
+    chosen = {op.widths[axis] for op in ops}
+    if not any(op.free[axis] for op in ops):
+        return tuple(sorted(chosen))
+    top = max(chosen)
+    chosen = {1, top}
+    for level in LEVELS:
+        width = level * top
+        step = 32 if width >= 48 else 16 if width >= 12 else 4
+        chosen.add(min(max(round(width / step) * step, 1), top))
+    return tuple(sorted(chosen))
+
+
+def kind_of(key: str) -> str:
+    """Returns what the operations of a key are, whatever the size of the image."""
+    return key.rsplit(" on ", 1)[0]
