@@ -63,7 +63,9 @@ class FilterStandIn(Compactor):
             producer = space.producers[0]
             _, axis = producer.calls[0].rule.filters(producer.layer)
             why = None
-            if len(space.producers) > 1:
+            if space.scaled:
+                why = f"needs `{space.scaled[0].name}` to forget its channels too"
+            elif len(space.producers) > 1:
                 why = "shares its channels with other layers"
             elif axis != -1:
                 why = "has its output channels on another axis than the last"

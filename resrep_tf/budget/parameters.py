@@ -31,7 +31,8 @@ class ParametersMeter(FlopsMeter):
     Counted is what `resrep_tf.convert` makes with the kept channels: a BatchNorm
     behind a kernel is merged, and the kernel has a bias then. It is exact unless
     removed channels leave a constant other than zero to a layer that has neither a
-    bias nor a BatchNorm of its own: conversion gives that layer a bias.
+    bias nor a BatchNorm of its own: conversion gives that layer a bias. It gives a
+    scale to a BatchNorm without one if the compactor behind it follows no kernel.
 
     Example:
 

@@ -9,7 +9,7 @@ neither?), and `Constants`, the values themselves, for a model with real weights
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +25,14 @@ class Refusal:
 
     Args:
         call: The call of the kernel.
+        tensor: The tensor that it reads them from.
         channels: Their ids.
         why: The reason, if there is another one than that they are not constant.
         shared: True if the layer has several calls, with one bias.
     """
 
     call: Call
+    tensor: Tensor
     channels: np.ndarray
     why: str
     shared: bool
@@ -96,7 +98,8 @@ class Analysis(ABC):
                 first = at_first.setdefault((id(call.op), read.index), fact)
                 shared = times[id(call.op)] > 1
                 refused = self.refused(read, fact, first, shared)
-                yield Refusal(call, tensor.channels[refused], read.why, shared)
+                channels = tensor.channels[refused]
+                yield Refusal(call, tensor, channels, read.why, shared)
 
 
 class Statuses(Analysis):
@@ -135,21 +138,28 @@ class Constants(Analysis):
         return refused | (fact != 0) if read.accepts == ZERO else refused
 
 
-def blocked(
-    steps: Sequence[Call | Link],
-    removed: Mapping[int, np.ndarray],
-    owner: np.ndarray,
-) -> dict[int, str]:
-    """Returns which groups of channels could not be dropped if pruned, and why.
+def refused(
+    steps: Sequence[Call | Link], removed: Mapping[int, np.ndarray]
+) -> list[Refusal]:
+    """Returns what kernels could not do without, whatever the weights.
 
     Args:
         steps: The steps of a graph.
         removed: By id of a call, the status of the channels that it makes.
-        owner: For each channel, the number of its group; -1 for none.
     """
     analysis = Statuses()
+    return list(analysis.refusals(steps, analysis.follow(steps, removed)))
+
+
+def blocked(refusals: Iterable[Refusal], owner: np.ndarray) -> dict[int, str]:
+    """Returns which groups of channels could not be dropped, and why.
+
+    Args:
+        refusals: What kernels could not do without.
+        owner: For each channel, the number of its group; -1 for none.
+    """
     found: dict[int, str] = {}
-    for refusal in analysis.refusals(steps, analysis.follow(steps, removed)):
+    for refusal in refusals:
         met = np.unique(owner[refusal.channels])
         for group in met[met >= 0].tolist():
             found.setdefault(group, _reason(refusal))

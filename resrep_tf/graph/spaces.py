@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from resrep_tf.graph.fates import blocked
+from resrep_tf.graph.fates import Refusal, blocked, refused
+from resrep_tf.graph.scaling import find_scaled
 from resrep_tf.rules import Call
 from resrep_tf.rules.base import CONSTANT, ZERO
 from resrep_tf.rules.fusion import AFFINE
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Producer:
-    """A layer whose kernel makes channels, with the BatchNorm that it feeds.
+    """A layer behind which a compactor can stand, with the BatchNorm that it feeds.
+
+    Its kernel makes channels; or it is scalable, and passes its input's channels on.
 
     Args:
-        layer: The convolution or dense layer.
+        layer: The convolution or dense layer, or the scalable one.
         calls: Its calls.
         batchnorm: The BatchNorm that every call feeds, and nothing else does.
         tail: The calls after which a compactor stands: those of the BatchNorm if
@@ -53,6 +56,11 @@ class Producer:
             return np.zeros(len(self.channels))
         return self.calls[0].rule.at_zero(self.calls[0])
 
+    @cached_property
+    def removed_status(self) -> np.ndarray:
+        """The status of the tail's channels if all of them were pruned."""
+        return np.where(self.removed() == 0, ZERO, CONSTANT).astype(np.uint8)
+
 
 @dataclass(frozen=True, eq=False)
 class Space:
@@ -65,6 +73,8 @@ class Space:
         index: Its number in graph order.
         channels: The ids of its channels, each once.
         producers: The layers at which a compactor must stand.
+        scaled: Layers that pass the channels on, behind which a compactor with one
+            factor for each channel must stand too, so that a zero stays zero.
         followers: Layers that make the same channels but need no compactor, since
             a zero in the other factor of a product makes theirs irrelevant.
         gated: True if its layers are the factors of products and never summed up,
@@ -78,6 +88,7 @@ class Space:
     followers: tuple[Producer, ...]
     gated: bool
     reason: str | None = None
+    scaled: tuple[Producer, ...] = ()
 
     @property
     def width(self) -> int:
@@ -89,11 +100,12 @@ class Space:
 
         They make the same channels in the same order, in as many groups.
         """
-        found: dict[tuple[bytes, int], list[Producer]] = {}
-        for producer in self.producers:
-            key = producer.channels.tobytes(), producer.groups
-            found.setdefault(key, []).append(producer)
-        return tuple(map(tuple, found.values()))
+        return _alike(self.producers)
+
+    @cached_property
+    def scaled_layouts(self) -> tuple[tuple[Producer, ...], ...]:
+        """The scaled layers in parts, each of which can share one compactor."""
+        return _alike(self.scaled)
 
     def index_of(self, channels: np.ndarray) -> np.ndarray:
         """Returns where in `self.channels` each of these channels stands."""
@@ -110,48 +122,105 @@ class Space:
         return len(self.producers) == 1 or self.gated
 
 
+def _alike(producers: Sequence[Producer]) -> tuple[tuple[Producer, ...], ...]:
+    found: dict[tuple[bytes, int], list[Producer]] = {}
+    for producer in producers:
+        key = producer.channels.tobytes(), producer.groups
+        found.setdefault(key, []).append(producer)
+    return tuple(map(tuple, found.values()))
+
+
 def find_producers(graph: "ChannelGraph") -> list[Producer]:
     """Returns the layers whose kernels make channels, in graph order."""
-    producers = []
+    return [
+        _producer(graph, calls)
+        for calls in graph.calls_by_op()
+        if calls[0].rule.produces
+    ]
+
+
+def _find_scalable(graph: "ChannelGraph") -> list[Producer]:
+    """Returns the scalable layers that no other layer absorbs, in graph order."""
+    absorbed = {id(producer.batchnorm) for producer in graph.producers}
+    found = []
     for calls in graph.calls_by_op():
-        if calls[0].rule.produces:
-            after = graph.absorbable(calls).get(AFFINE)
-            batchnorm = after[0].op if after else None
-            tail = tuple(after or calls)
-            producers.append(Producer(calls[0].op, tuple(calls), batchnorm, tail))
-    return producers
+        if calls[0].rule.scalable and id(calls[0].op) not in absorbed:
+            found.append(_producer(graph, calls))
+            absorbed.add(id(found[-1].batchnorm))
+    return found
+
+
+def _producer(graph: "ChannelGraph", calls: list[Call]) -> Producer:
+    after = graph.absorbable(calls).get(AFFINE)
+    batchnorm = after[0].op if after else None
+    return Producer(calls[0].op, tuple(calls), batchnorm, tuple(after or calls))
 
 
 def find_spaces(graph: "ChannelGraph") -> list[Space]:
     """Returns the spaces of a graph, in graph order."""
-    groups = _tied(graph.producers)
+    groups, reasons = _grouped(graph)
     products = _joined(graph, zero_absorbs=True)
     gated = products - _joined(graph, zero_absorbs=False)
+    gates = {
+        number: group
+        for number, group in enumerate(groups)
+        if number not in reasons and not products.isdisjoint(_ids(group).tolist())
+    }
+    leading = dict(enumerate(groups)) | _leading(graph, gates)
+    made = set(graph.producers)
+    return [
+        Space(
+            index=number,
+            channels=_ids(group),
+            producers=tuple(p for p in leading[number] if p in made),
+            scaled=tuple(p for p in leading[number] if p not in made),
+            followers=tuple(
+                p for p in reversed(group) if p in made and p not in leading[number]
+            ),
+            gated=gated.issuperset(_ids(group).tolist()),
+            reason=reasons.get(number),
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def _grouped(graph: "ChannelGraph") -> tuple[list[tuple[Producer, ...]], dict]:
+    """Groups producers that share a channel, with the scaled layers that they need.
+
+    Returns:
+        The groups, and by number the reasons of those that cannot be pruned.
+    """
+    groups, reasons, refusals = _judged(graph, graph.producers)
+    wanted = np.zeros(graph.num_channels, bool)
+    for number, group in enumerate(groups):
+        if number in reasons and _static_reason(graph, group) is None:
+            wanted[_ids(group)] = True
+    if not wanted.any():
+        return groups, reasons
+    scaled = find_scaled(graph, refusals, wanted, _find_scalable(graph))
+    while scaled:
+        groups, reasons, _ = _judged(graph, [*graph.producers, *scaled])
+        failed = {p for number in reasons for p in groups[number]}.intersection(scaled)
+        if not failed:
+            return groups, reasons
+        scaled = [producer for producer in scaled if producer not in failed]
+    groups, reasons, _ = _judged(graph, graph.producers)
+    return groups, reasons
+
+
+def _judged(
+    graph: "ChannelGraph", producers: Sequence[Producer]
+) -> tuple[list[tuple[Producer, ...]], dict[int, str], list[Refusal]]:
+    """Groups producers, and finds out which groups cannot be pruned."""
+    groups = _tied(producers)
     reasons = {
         number: reason
         for number, group in enumerate(groups)
         if (reason := _static_reason(graph, group)) is not None
     }
     prunable = {n: group for n, group in enumerate(groups) if n not in reasons}
-    removed = _removed(prunable)
-    reasons |= _blocked(graph, prunable, removed)
-    gates = {
-        number: group
-        for number, group in prunable.items()
-        if number not in reasons and not products.isdisjoint(_ids(group).tolist())
-    }
-    leading = dict(enumerate(groups)) | _leading(graph, gates, removed)
-    return [
-        Space(
-            index=number,
-            channels=_ids(group),
-            producers=leading[number],
-            followers=tuple(p for p in reversed(group) if p not in leading[number]),
-            gated=gated.issuperset(_ids(group).tolist()),
-            reason=reasons.get(number),
-        )
-        for number, group in enumerate(groups)
-    ]
+    refusals = _refused(graph, prunable)
+    return groups, reasons | blocked(refusals, _owners(graph, prunable)), refusals
 
 
 def _tied(producers: Sequence[Producer]) -> list[tuple[Producer, ...]]:
@@ -211,36 +280,28 @@ def _static_reason(graph: "ChannelGraph", group: Sequence[Producer]) -> str | No
 Groups = Mapping[int, tuple[Producer, ...]]
 
 
-def _removed(groups: Groups) -> dict[Producer, np.ndarray]:
-    """Returns the status of each producer's channels if they are pruned."""
-    return {
-        producer: np.where(producer.removed() == 0, ZERO, CONSTANT).astype(np.uint8)
-        for group in groups.values()
-        for producer in group
-    }
-
-
-def _blocked(
-    graph: "ChannelGraph", groups: Groups, removed: Mapping[Producer, np.ndarray]
-) -> dict[int, str]:
-    """Returns which groups could not be dropped if these producers were pruned."""
+def _refused(graph: "ChannelGraph", groups: Groups) -> list[Refusal]:
+    """Returns what kernels could not do without if these producers were pruned."""
     if not groups:
-        return {}
-    owner = np.full(graph.num_channels, -1)
-    for number, group in groups.items():
-        owner[_ids(group)] = number
+        return []
     at_calls = {
-        id(call): removed[producer]
+        id(call): producer.removed_status
         for group in groups.values()
         for producer in group
         for call in producer.tail
     }
-    return blocked(graph.steps, at_calls, owner)
+    return refused(graph.steps, at_calls)
 
 
-def _leading(
-    graph: "ChannelGraph", groups: Groups, removed: Mapping[Producer, np.ndarray]
-) -> dict[int, tuple[Producer, ...]]:
+def _owners(graph: "ChannelGraph", groups: Groups) -> np.ndarray:
+    """Returns for each channel the number of its group; -1 for none."""
+    owner = np.full(graph.num_channels, -1)
+    for number, group in groups.items():
+        owner[_ids(group)] = number
+    return owner
+
+
+def _leading(graph: "ChannelGraph", groups: Groups) -> dict[int, tuple[Producer, ...]]:
     """Returns for factors of products the producers that must be zero themselves.
 
     The others follow: whatever they compute, the product is zero. A later factor is
@@ -256,6 +317,6 @@ def _leading(
                 continue
             follower = queue.pop()
             trials[number] = tuple(p for p in leading[number] if p is not follower)
-        refused = _blocked(graph, trials, removed)
-        leading |= {n: group for n, group in trials.items() if n not in refused}
+        held = blocked(_refused(graph, trials), _owners(graph, trials))
+        leading |= {n: group for n, group in trials.items() if n not in held}
     return leading

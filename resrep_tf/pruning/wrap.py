@@ -13,7 +13,13 @@ from resrep_tf.graph.targets import (
     choose_spaces,
 )
 from resrep_tf.graph.tracing import check_copyable
-from resrep_tf.pruning.compactor import KINDS, MATRIX, Compactor, SplitActivation
+from resrep_tf.pruning.compactor import (
+    KINDS,
+    MATRIX,
+    VECTOR,
+    Compactor,
+    SplitActivation,
+)
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.surgery.rebuild import Rebuilder
 
@@ -86,13 +92,15 @@ class _Wrapper(Rebuilder):
     def __init__(self, graph: ChannelGraph, spaces: list[Space], kind: str):
         super().__init__(graph)
         self._kind = kind
+        self._scaled = {p for space in spaces for p in space.scaled}
         self._names = {step.op.name for step in graph.calls.values()}
         self._compactors: dict[Producer, Compactor] = {}
         self._producers: dict[int, Producer] = {}  # By id of the tail call.
         # By id of a layer, the producers whose compactor it shares.
         self._sharing: dict[int, tuple[Producer, ...]] = {}
         self._split: dict[int, SplitActivation] = {}
-        for layout in (layout for space in spaces for layout in space.layouts):
+        layouts = [x for s in spaces for x in (*s.layouts, *s.scaled_layouts)]
+        for layout in layouts:
             for producer in layout:
                 self._sharing[id(producer.layer)] = layout
                 for call in producer.tail:
@@ -100,8 +108,7 @@ class _Wrapper(Rebuilder):
 
     def make(self, call):
         op, weights = super().make(call)
-        split = id(call.op) in self._sharing
-        if split and op.activation is not keras.activations.linear:
+        if id(call.op) in self._sharing and _has_activation(op):
             config = op.get_config()
             config["activation"] = "linear"
             op = type(op).from_config(config)
@@ -113,18 +120,20 @@ class _Wrapper(Rebuilder):
         if producer is None:
             return outputs
         outputs = self._compactor(self._sharing[id(producer.layer)], call)(outputs)
-        if producer.layer.activation is keras.activations.linear:
+        if not _has_activation(producer.layer):
             return outputs
         return self._activation(producer.layer)(outputs)
 
     def _compactor(self, sharing: tuple[Producer, ...], call) -> Compactor:
         first = sharing[0]
         if first not in self._compactors:
-            self._compactors[first] = KINDS[self._kind](
+            scaled = first in self._scaled
+            kind = VECTOR if scaled else self._kind
+            self._compactors[first] = KINDS[kind](
                 targets=[producer.name for producer in sharing],
-                kind=self._kind,
+                kind=kind,
                 axis=call.outputs[0].axis,
-                groups=first.groups,
+                groups=1 if scaled else first.groups,
                 name=self._unique(f"{first.name}_compactor"),
                 dtype=first.layer.dtype_policy,
             )
@@ -144,3 +153,8 @@ class _Wrapper(Rebuilder):
             name += "_"
         self._names.add(name)
         return name
+
+
+def _has_activation(layer: keras.Layer) -> bool:
+    linear = keras.activations.linear
+    return getattr(layer, "activation", linear) is not linear

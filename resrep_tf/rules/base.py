@@ -186,6 +186,8 @@ class Rule:
     zero_absorbs = False
     # True if the operation can follow channels that lie along several axes.
     follows_folded = False
+    # True if other weights would give the same output, each channel times a factor.
+    scalable = False
     # One of the roles in `rules.fusion`, or None for what cannot be merged.
     role: str | None = None
     # True if one operation can be merged into several layers, into each as a whole.
@@ -225,14 +227,18 @@ class Rule:
         return [np.full(t.width, np.nan) for t in call.outputs]
 
     def at_zero(self, call: Call) -> np.ndarray:
-        """Returns the output of a rule that `produces` if all channels were pruned.
+        """Returns the output of a layer if all the channels that it makes were pruned.
 
-        They are zero before the layer's own activation, which may move them.
+        They are zero before the layer's own activation, which may move them. To be
+        asked of rules that `produces` or are `scalable`.
         """
         raise NotImplementedError(f"{call.describe()} makes no channels")
 
     def groups(self, op: Any) -> int:
-        """Returns into how many groups of channels, each made alone, outputs fall."""
+        """Returns into how many groups of channels, each made alone, outputs fall.
+
+        A rule that is `scalable` makes each channel alone.
+        """
         return 1
 
     def absorbs(self, call: Call) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from resrep_tf.rules.base import (
     pin_all,
     register,
 )
-from resrep_tf.rules.fusion import AFFINE, Fusion
+from resrep_tf.rules.fusion import AFFINE, MATRIX, Fusion
 from resrep_tf.rules.weights import read, stored, weights_of
 
 layers = keras.layers
@@ -29,6 +29,7 @@ class BatchNormalization(Channelwise):
     """Affine in inference: gamma * (x - mean) / std + beta, each of them optional."""
 
     role = AFFINE
+    scalable = True
 
     def relate(self, call, channels):
         axis = call.op.axis % len(call.inputs[0].shape)
@@ -56,9 +57,30 @@ class BatchNormalization(Channelwise):
     def contribution(self, call, keeps):
         return Fusion(*self.affine(call.op))
 
+    def groups(self, op):
+        return op.moving_mean.shape[0]
+
+    def at_zero(self, call):
+        return np.zeros(call.outputs[0].width)
+
+    def absorbs(self, call):
+        return (MATRIX,)
+
     def narrow(self, call, keeps, fusion):
         layer, weights = self.clone(call.op)
+        if fusion.matrix is not None:
+            layer, weights = self._scaled(
+                layer, weights, fusion.factors(keeps.outputs[0])
+            )
         return layer, [weight[keeps.inputs[0]] for weight in weights]
+
+    def _scaled(self, layer, weights, factors):
+        """Returns the layer and its weights for its output times a factor."""
+        affine, statistics = weights[:-2], weights[-2:]
+        if not layer.scale:
+            layer = type(layer).from_config(layer.get_config() | {"scale": True})
+            affine = [np.ones(len(factors)), *affine]
+        return layer, [*(weight * factors for weight in affine), *statistics]
 
 
 @register(layers.PReLU)

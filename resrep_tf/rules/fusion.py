@@ -32,6 +32,17 @@ class Fusion:
     matrix: np.ndarray | None = None
     activation: Callable[[Any], Any] | None = None
 
+    def factors(self, keep: np.ndarray) -> np.ndarray:
+        """Returns what each channel is multiplied by where `matrix` is diagonal.
+
+        Args:
+            keep: A boolean for each channel: those that have a column.
+        """
+        found = np.zeros(len(keep))
+        places = np.flatnonzero(keep)
+        found[places] = self.matrix[places, np.arange(len(places))]
+        return found
+
     def with_part(self, part: "Fusion") -> "Fusion":
         """Returns this fusion with what another operation contributes."""
         given = {name: value for name, value in vars(part).items() if value is not None}

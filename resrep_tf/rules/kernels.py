@@ -22,7 +22,7 @@ from resrep_tf.rules.base import (
     positions,
     register,
 )
-from resrep_tf.rules.fusion import AFFINE, ROLES, Fusion, Merged
+from resrep_tf.rules.fusion import ROLES, Fusion, Merged
 from resrep_tf.rules.weights import read
 
 layers = keras.layers
@@ -287,7 +287,8 @@ class SeparableConv(Kernel):
 class DepthwiseConv(Absorbing):
     """Filters every channel alone, into a fixed number of channels each."""
 
-    roles = (AFFINE,)
+    roles = ROLES
+    scalable = True
 
     # === What differs between the layers; `load` gives (..., inputs, multiplier) ===
 
@@ -311,6 +312,12 @@ class DepthwiseConv(Absorbing):
         output = call.outputs[0]
         taps = math.prod(call.op.kernel_size)
         return [(taps * positions(out_shapes[0], output.axis), (output.channels,))]
+
+    def groups(self, op):
+        return math.prod(op.kernel.shape[-2:])
+
+    def at_zero(self, call):
+        return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
 
     def status(self, call, inputs):
         op = call.op
@@ -338,6 +345,8 @@ class DepthwiseConv(Absorbing):
         merged = Merged(self.load(layer), read(layer.bias), output_axes=2)
         if fusion.scale is not None:
             merged = merged.scaled(fusion.scale).shifted(fusion.shift)
+        if fusion.matrix is not None:
+            merged = merged.scaled(fusion.factors(keeps.outputs[0]))
         bias = None if merged.bias is None else merged.bias[keeps.outputs[0]]
         return dataclasses.replace(
             merged, kernel=merged.kernel[..., keep, :], bias=bias

@@ -42,14 +42,19 @@ class Shrinker(Narrower):
         # By id of the layer with the kernel, the BatchNorm behind it.
         self._normed: dict[int, keras.Layer] = {}
         for calls in graph.calls_by_op():
-            parts = graph.absorbable(calls)
+            parts = self._absorbed.get(id(calls[0].op), {})
             if MATRIX in parts:
                 self.targets.append(calls[0])
                 if AFFINE in parts:
-                    self._normed[id(calls[0].op)] = parts[AFFINE][0].op
+                    self._normed[id(calls[0].op)] = parts[AFFINE].op
         self._fresh = {id(layer) for layer in self.fresh}
         # By id of the BatchNorm, the scale and shift that make it the identity.
         self._affine: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    def absorbed(self, calls):
+        found = super().absorbed(calls)
+        # A BatchNorm behind a depthwise layer takes the factors of a compactor itself.
+        return {} if calls[0].rule.scalable and AFFINE in found else found
 
     @property
     def fresh(self) -> list[keras.Layer]:

@@ -90,12 +90,16 @@ class Narrower(Rebuilder):
     def _absorbed(self) -> dict[int, dict[str, Call]]:
         """For each operation that absorbs some, the merged ones; by id."""
         found = {}
+        merged: set[int] = set()
         for calls in self.graph.calls_by_op():
-            if calls[0].rule.absorbs(calls[0]):
-                absorbed = self.absorbed(calls)
-                if absorbed:
-                    first = {role: part[0] for role, part in absorbed.items()}
-                    found[id(calls[0].op)] = first
+            op = id(calls[0].op)
+            # A BatchNorm that is merged itself leaves what is behind it to its layer.
+            if op in merged or not calls[0].rule.absorbs(calls[0]):
+                continue
+            absorbed = self.absorbed(calls)
+            if absorbed:
+                found[op] = {role: part[0] for role, part in absorbed.items()}
+                merged.update(id(part.op) for part in found[op].values())
         return found
 
     @cached_property

@@ -42,7 +42,7 @@ def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.
     """Does what `slice_channels` does, given each space's channels that stay."""
     removed: dict[int, np.ndarray] = {}
     for space, kept in keep.items():
-        for producer in space.producers:
+        for producer in space.producers + space.scaled:
             stays = kept[space.index_of(producer.channels)]
             values = np.where(stays, np.nan, producer.removed())
             removed |= {id(call): values for call in producer.tail}
@@ -60,7 +60,7 @@ def _by_space(
     known = {
         graph.label(producer.calls[0]): (space, producer)
         for space in graph.spaces
-        for producer in space.producers
+        for producer in space.producers + space.scaled
     }
     found: dict[Space, np.ndarray] = {}
     for name, given in keep.items():

@@ -6,7 +6,7 @@ import pytest
 from keras import layers as L
 
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.graph.fates import Constants, Statuses, blocked
+from resrep_tf.graph.fates import Constants, Statuses, blocked, refused
 from resrep_tf.rules.base import CONSTANT, VARYING, ZERO
 from support.checks import randomise
 
@@ -67,12 +67,12 @@ def test_a_padded_kernel_accepts_only_zero():
         (Statuses(), ZERO, np.uint8),
         (Constants(), 0.0, float),
     ]:
-        _, refused = pruned(graph, analysis, value, dtype)
-        assert len(refused) == 4
+        _, numbers = pruned(graph, analysis, value, dtype)
+        assert len(numbers) == 4
     conv = call_named(graph, "conv")
     owner = np.full(graph.num_channels, -1)
     owner[conv.outputs[0].channels] = 5
-    reasons = blocked(graph.steps, {id(conv): np.zeros(4, np.uint8)}, owner)
+    reasons = blocked(refused(graph.steps, {id(conv): np.zeros(4, np.uint8)}), owner)
     assert list(reasons) == [5]
     assert "`reader` (Conv2D) pads its input" in reasons[5]
 

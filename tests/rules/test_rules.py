@@ -53,7 +53,7 @@ ROWS = {
     "ReLU_threshold": lambda x: L.ReLU(negative_slope=0.1, threshold=0.5)(x),
     "LeakyReLU": lambda x: L.LeakyReLU(0.2)(x),
     "ELU": lambda x: L.ELU()(x),
-    "PReLU": lambda x: L.PReLU()(L.BatchNormalization()(L.ReLU()(x))),
+    "PReLU": lambda x: L.PReLU()(L.Activation("sigmoid")(x)),
     "PReLU_shared": lambda x: L.PReLU(shared_axes=[1, 2])(
         L.BatchNormalization()(L.ReLU()(x))
     ),
@@ -224,11 +224,8 @@ def test_open_extents_are_named_as_the_reason():
 
 
 # Behind these, a pruned channel is a constant other than zero: it can be folded into
-# an unpadded reader, but must stay in front of a padded one.
+# an unpadded reader, but must stay in front of a padded one, unless it can be scaled.
 CONSTANT = [
-    "BatchNormalization",
-    "BatchNormalization_no_center",
-    "DepthwiseConv2D_relu",
     "Activation_softplus",
     "Normalization",
     "Normalization_adapted",
@@ -250,6 +247,24 @@ def test_constants_are_folded_or_the_target_stays(kind):
     _, _, report = assert_prunes_exactly(model_with(ROWS[kind], "valid"))
     reader = next(layer for layer in report.layers if layer.name == "reader")
     assert reader.folded > 0
+
+
+SCALABLE = [
+    "BatchNormalization",
+    "BatchNormalization_no_center",
+    "DepthwiseConv2D_relu",
+]
+
+
+@pytest.mark.parametrize("kind", SCALABLE)
+def test_constants_are_folded_or_scaled_to_zero(kind):
+    _, _, report = assert_prunes_exactly(model_with(ROWS[kind], "valid"))
+    reader = next(layer for layer in report.layers if layer.name == "reader")
+    assert reader.folded > 0
+    (space, *_) = ChannelGraph(model_with(ROWS[kind], "valid")).spaces
+    assert space.prunable and not space.scaled
+    (space, *_) = ChannelGraph(model_with(ROWS[kind], "same")).spaces
+    assert space.prunable and len(space.scaled) == 1
 
 
 @pytest.mark.parametrize(

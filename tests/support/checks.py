@@ -7,6 +7,8 @@ import numpy as np
 
 import resrep_tf
 from resrep_tf.graph import terms
+from resrep_tf.graph.keras_calls import all_layers
+from resrep_tf.graph.tracing import lifted
 from resrep_tf.surgery.verify import compare, random_inputs
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -51,7 +53,7 @@ def randomise(model, seed=0):
 
 def calibrate(model, rng):
     """Brings moving statistics near those of random data, but not onto them."""
-    norms = [layer for layer in leaves(model) if hasattr(layer, "moving_variance")]
+    norms = [layer for layer in all_layers(model) if hasattr(layer, "moving_variance")]
     if not norms:
         return model
     momenta = [norm.momentum for norm in norms]
@@ -212,8 +214,9 @@ def predicted_flops(pruner, keep):
 
 
 def assert_plain(model):
-    """No layer of the model comes from this library."""
+    """No layer of the model comes from this library, but for weights of the user's."""
     for layer in model.layers:
-        assert not type(layer).__module__.startswith("resrep_tf"), layer
+        own = type(layer).__module__.startswith("resrep_tf")
+        assert not own or isinstance(layer, lifted.Owner), layer
         if isinstance(layer, keras.Model):
             assert_plain(layer)

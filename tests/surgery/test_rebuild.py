@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import layers as L
 
 from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.graph.tracing import trace
 from resrep_tf.surgery.rebuild import Rebuilder
 from support.checks import leaves, outputs, randomise
 from support.models.random_models import random_model
@@ -51,7 +52,8 @@ def test_a_plain_model():
 @pytest.mark.parametrize("seed", (3, 4, 5))
 def test_random_models(seed):
     keras.utils.set_random_seed(seed)
-    assert_copies(randomise(random_model(seed), seed))
+    # Tracing puts the weights of blocks into another order.
+    assert_copies(randomise(trace(random_model(seed)), seed))
 
 
 def test_a_nested_model_stays_one_model_with_two_calls():

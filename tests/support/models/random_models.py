@@ -6,6 +6,7 @@ from keras import layers as L
 from keras import ops
 
 from support.checks import convnext_layer
+from support.models import random_blocks as blocks
 
 ACTIVATIONS = ["relu", "sigmoid", "tanh", "swish", "linear", "softplus", "gelu"]
 
@@ -17,6 +18,7 @@ class RandomModel:
         self.rng = np.random.default_rng(seed)
         self.pool = []
         self.heads = []
+        self.whole = self.flag(0.15)  # True to put a subclassed model around it all.
 
     def pick(self, items):
         return items[self.rng.integers(len(items))]
@@ -37,7 +39,8 @@ class RandomModel:
         outputs = [self.close(self.pool[-1]), *self.heads]
         if self.flag(0.25):
             outputs.append(self.close(self.pick(self.pool)))
-        return keras.Model(inputs, outputs)
+        model = keras.Model(inputs, outputs)
+        return blocks.traced(blocks.Around(model)) if self.whole else model
 
     # === Growing ===
 
@@ -70,6 +73,9 @@ class RandomModel:
                 self.skip,
                 self.pyramid,
                 self.nested_model,
+                self.subclassed,
+                self.subclassed,
+                self.subclassed,
             ]
         )
         return block(x)
@@ -332,6 +338,11 @@ class RandomModel:
             )
         y = inner(x)
         return inner(y) if self.flag(0.4) else y
+
+    def subclassed(self, x):
+        """A layer or model of a class of its own, sometimes one that stays closed."""
+        width = self.pick([self.width(), x.shape[-1]])
+        return blocks.grow(x, width, self.pick, self.pick(ACTIVATIONS))
 
     # === Closing ===
 
