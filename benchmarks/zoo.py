@@ -192,12 +192,12 @@ share is its part of the network's MACs. The reasons, in other words:
 - **Computes each channel from others too**: a LayerNormalization takes its mean and
   variance over all channels, and would find others without some of them. In a ConvNeXt
   that holds the residual streams, but not the wide layers inside of its blocks.
-- **A constant other than zero where a layer pads its input**: behind some activations, or
-  a number that is added, a removed channel does not stay zero but becomes a constant. A
-  1 × 1 convolution takes that into its bias. A larger one sees the constant inside of the
-  image and zeros in the padding around it, and no bias can stand for both. Behind a
-  BatchNorm or a depthwise convolution there is a way: a second compactor, with one factor
-  for each channel, that is merged into its weights and keeps the channel at zero.
+- **A constant other than zero where a layer pads its input**: behind some activations,
+  or a number that is added, a removed channel does not stay zero but becomes another
+  constant. A 1 × 1 convolution takes that into its bias. A larger one sees the constant
+  inside of the image and zeros in the padding around it, and no bias can be both.
+  Behind a BatchNorm or a depthwise convolution there is a way: a second compactor, with
+  one factor for each channel, is merged into its weights and keeps the channel at zero.
 - **Not constant where a layer reads them**: on the way there, a removed channel's
   constant meets padding or channels that stay, and differs from place to place; again
   no bias can stand for it.
