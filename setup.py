@@ -35,6 +35,8 @@ EXTRAS = {
     "hub": HUB,
     # tensorflow 2.21 no longer brings it along.
     "tensorboard": ["tensorboard>=2.20"],
+    # The documentation as a site: `mkdocs serve`.
+    "docs": ["mkdocs>=1.6,<2", "mkdocstrings-python>=2.0,<3"],
     "dev": [
         *DATASETS,
         "build>=1.2",

@@ -84,13 +84,13 @@ class ResRepModel(Taught, EqualReplicas):
 
     def compile(
         self,
-        optimizer="rmsprop",
-        *args,
+        optimizer: Any = "rmsprop",
+        *args: Any,
         compactor_optimizer: Any = None,
         lasso_strength: float = Schedule.lasso_strength,
         masked_strength: float | None = None,
         snap: bool = Schedule.snap,
-        **kwargs,
+        **kwargs: Any,
     ):
         """Configures training, as `keras.Model.compile` does.
 

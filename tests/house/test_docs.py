@@ -1,8 +1,11 @@
 """What is generated for the documentation is up to date."""
 
 import json
+import re
 import runpy
+from types import ModuleType
 
+import resrep_tf
 from resrep_tf.report.comparison import table
 from support.pages import DOCS, ROOT
 
@@ -21,3 +24,13 @@ def test_the_picture_and_the_table_are_those_of_one_run():
     assert f"```\n{table(run['before'], run['after'])}\n```" in page
     report = {**run, "conversion": {"layers": []}}
     assert picture["numbers"](report) == {**run, "widths": []}
+
+
+def test_the_api_page_has_every_public_name():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    shown = {*re.findall(r"(?:^::: |heading: )resrep_tf\.([\w.]+)", page, re.MULTILINE)}
+    for name in {*resrep_tf.__all__} - {"__version__"}:
+        if isinstance(getattr(resrep_tf, name), ModuleType):
+            assert any(item.startswith(name) for item in shown), name
+        else:
+            assert name in shown

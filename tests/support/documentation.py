@@ -19,11 +19,11 @@ def network() -> keras.Model:
     return keras.Model(inputs, outputs)
 
 
-def names() -> dict:
+def names(batch_size: int = 4) -> dict:
     """Returns a model, a pruner half of whose rows are forgotten, and data."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 8, 8, 1)), rng.integers(0, 3, 80)
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size)
     loss = keras.losses.SparseCategoricalCrossentropy()
     model = network()
     model.compile("sgd", loss)

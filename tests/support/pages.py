@@ -1,13 +1,15 @@
 """The documentation's pages, and the blocks of code in them."""
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(
-    r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -54,7 +56,7 @@ def blocks(page: str, *languages: str) -> list[Block]:
             page,
             text.count("\n", 0, found.start("code")),
             found["language"],
-            found["code"],
+            textwrap.dedent(found["code"]),
         )
         for found in _BLOCK.finditer(text)
         if found["language"] in languages

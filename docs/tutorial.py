@@ -1,0 +1,129 @@
+# %% [markdown]
+# # From published weights to an int8 file
+#
+# A network of keras.applications learns your classes from a folder of images, loses
+# half of its FLOPs, and becomes a TensorFlow Lite file that computes in integers. You
+# need `pip install .` and images in folders, one for each class:
+#
+# ```
+# images/train/daisy/1.jpg        images/val/daisy/a.jpg
+# images/train/tulip/2.jpg        images/val/tulip/b.jpg
+# ```
+#
+# This page is a script of cells: it can be opened as a notebook (in VS Code, or with
+# Jupytext), or run as it stands, `python docs/tutorial.py`.
+#
+# ## What to set
+#
+# Epochs of training before pruning, and of pruning. Twenty for pruning is a beginning:
+# more of them keep more of the accuracy.
+
+# %%
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import resrep_tf
+
+# %% tags=["parameters"]
+folder = Path("images")
+network = keras.applications.MobileNetV2
+weights = "imagenet"  # None begins at random, and downloads nothing.
+size = (160, 160)
+batch_size = 32
+head_epochs, base_epochs, pruning_epochs = 5, 10, 20
+flops_target = 0.5  # The part to remove.
+
+# %% [markdown]
+# ## The data
+#
+# Pixels stay between 0 and 255; the model brings them to what the network was trained
+# on.
+
+# %%
+options = {"image_size": size, "batch_size": batch_size}
+train = keras.utils.image_dataset_from_directory(folder / "train", **options)
+validation = keras.utils.image_dataset_from_directory(folder / "val", **options)
+classes = train.class_names
+
+# %% [markdown]
+# ## Transfer learning
+#
+# As usual with Keras: a new head first, on a frozen network; then everything, at a low
+# learning rate. MobileNetV2 takes pixels from -1 to 1; other networks take others (see
+# their `preprocess_input`).
+
+# %%
+base = network(
+    include_top=False, weights=weights, input_shape=(*size, 3), pooling="avg"
+)
+inputs = keras.Input((*size, 3))
+x = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
+x = keras.layers.Dropout(0.2)(base(x))
+outputs = keras.layers.Dense(len(classes), activation="softmax")(x)
+model = keras.Model(inputs, outputs)
+
+
+def train_for(epochs, rate):
+    decayed = keras.optimizers.schedules.CosineDecay(rate, epochs * len(train))
+    optimizer = keras.optimizers.SGD(decayed, momentum=0.9)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(train, validation_data=validation, epochs=epochs)
+
+
+base.trainable = False
+train_for(head_epochs, 0.05)
+base.trainable = True
+train_for(base_epochs, 0.01)
+
+# %% [markdown]
+# ## What can go?
+#
+# Every layer with its width, and the reason where one cannot be pruned. The last lines
+# say how much of the FLOPs could go at most; stay well below.
+
+# %%
+print(resrep_tf.explain(model))
+
+# %% [markdown]
+# ## Pruning
+#
+# The model is compiled as for finetuning, and pruned in one call. It prints what became
+# of every layer, and the accuracy before and after. The plan says when the target was
+# reached, and when the last channel was forgotten. If the accuracy has fallen too far,
+# see [what to do](how_to.md#accuracy-fell).
+
+# %%
+rate = keras.optimizers.schedules.CosineDecay(0.01, pruning_epochs * len(train))
+optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+slim, report = resrep_tf.prune(
+    model, train, validation, flops_target, pruning_epochs, return_report=True
+)
+print(report.plan)
+slim.save("slim.keras")
+
+# %% [markdown]
+# ## To a device
+#
+# For `int8`, the ranges of all activations are measured on training images. The file is
+# read again and compared with the model; the report says how near it comes.
+
+# %%
+exported = resrep_tf.export(slim, "slim.tflite", "int8", calibration=train)
+print(exported)
+
+# %% [markdown]
+# What counts is its accuracy, on images that it has not seen:
+
+# %%
+predict = resrep_tf.export.load("slim.tflite")
+right = [predict(images).argmax(-1) == labels for images, labels in validation]
+accuracy = {
+    "trained": report.before["accuracy"],
+    "pruned": report.after["accuracy"],
+    "pruned, int8": float(np.concatenate(right).mean()),
+}
+for name, value in accuracy.items():
+    print(f"{name}: {value:.2%}")
