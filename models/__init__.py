@@ -5,13 +5,26 @@ name, `targets` says which of its layers the paper prunes, and `load_weights` fi
 it from a file.
 """
 
-from .mobilenet import mobilenet_v1
-from .pretrained import IMAGENET, build_application, build_preset
-from .registry import build, default_classes, names, targets
-from .resnet import imagenet_resnet
-from .resnet_cifar import cifar_resnet
-from .vgg import vgg16
-from .weights import load_weights
+from resrep_tf import lazy
+
+# Imported when asked for: flags need the names alone.
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "IMAGENET": "resrep_tf.models.registry",
+        "build": "resrep_tf.models.registry",
+        "build_application": "resrep_tf.models.pretrained",
+        "build_preset": "resrep_tf.models.pretrained",
+        "cifar_resnet": "resrep_tf.models.resnet_cifar",
+        "default_classes": "resrep_tf.models.registry",
+        "imagenet_resnet": "resrep_tf.models.resnet",
+        "load_weights": "resrep_tf.models.weights",
+        "mobilenet_v1": "resrep_tf.models.mobilenet",
+        "names": "resrep_tf.models.registry",
+        "targets": "resrep_tf.models.registry",
+        "vgg16": "resrep_tf.models.vgg",
+    },
+)
 
 __all__ = [
     "IMAGENET",

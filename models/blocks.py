@@ -4,8 +4,9 @@ A layer is named `{scope}_{kind}{index}`, for instance `stage1_block0_conv1`. Th
 names are part of the interface: target patterns and weight files rely on them.
 """
 
-import keras
-from keras import layers
+from __future__ import annotations
+
+from resrep_tf.lazy import keras, layers
 
 
 def image_input(input_shape: tuple, classes: int) -> keras.KerasTensor:

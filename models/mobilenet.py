@@ -1,6 +1,8 @@
 """MobileNet v1."""
 
-import keras
+from __future__ import annotations
+
+from resrep_tf.lazy import keras
 
 from .blocks import conv_bn, depthwise_bn, image_input, pooled_logits
 

@@ -1,13 +1,14 @@
 """Published networks of others with their weights: keras.applications and keras-hub."""
 
+from __future__ import annotations
+
 import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import keras
+from resrep_tf.lazy import keras
 
-IMAGENET = "imagenet"
 # The classes of the published weights.
 _CLASSES = 1000
 

@@ -1,5 +1,7 @@
 """Reference architectures by name: building them, and the paper's target layers."""
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import inspect
@@ -7,13 +9,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import keras
+from resrep_tf.lazy import keras
 
 from .mobilenet import mobilenet_v1
 from .resnet import imagenet_resnet
 from .resnet_cifar import cifar_resnet
 from .vgg import vgg16
 
+# The name of the weights that Keras publishes.
+IMAGENET = "imagenet"
 # Layers whose outputs no other layer's outputs are added to.
 _FIRST_CONV = r"^stage\d+_block\d+_conv1$"
 _FIRST_TWO_CONVS = r"^stage\d+_block\d+_conv[12]$"

@@ -4,11 +4,12 @@ Bottlenecks carry their stride on the 3x3 convolution ("v1.5"), as the networks 
 the paper do; keras.applications has it on the first 1x1.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
-import keras
-from keras import layers
+from resrep_tf.lazy import keras, layers
 
 from .blocks import conv_bn, image_input, pooled_logits
 

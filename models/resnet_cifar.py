@@ -1,9 +1,10 @@
 """CIFAR ResNets: three stages of basic blocks, 16, 32 and 64 channels wide."""
 
+from __future__ import annotations
+
 import functools
 
-import keras
-from keras import layers
+from resrep_tf.lazy import keras, layers
 
 from .blocks import conv_bn, image_input, pooled_logits
 from .resnet import basic_residual, join, projection

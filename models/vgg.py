@@ -1,7 +1,8 @@
 """VGG-16 with BatchNorm."""
 
-import keras
-from keras import layers
+from __future__ import annotations
+
+from resrep_tf.lazy import keras, layers
 
 from .blocks import conv_bn, dense, image_input, pooled_logits
 

@@ -129,8 +129,7 @@ class _Package(_types.ModuleType):
 _sys.modules[__name__].__class__ = _Package
 
 # `python -m` has put "-m" in the place of the program's name while it imports the
-# packages around a command. Everybody else gets all names at once: Keras must know the
-# classes of this package before it can load a model that has them.
+# packages around a command. Everybody else gets all classes at once: Keras must know
+# those of this package before it can load a model that has them.
 if _sys.argv[:1] != ["-m"] or not any(__name__ in a for a in _sys.orig_argv):
-    for _name in _WHERE:
-        getattr(_sys.modules[__name__], _name)
+    _importlib.import_module("resrep_tf.classes")

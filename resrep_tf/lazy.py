@@ -1,12 +1,26 @@
-"""Packages that import what they offer when it is first asked for.
+"""Imports that wait until something of a module is asked for.
 
-A command is started within its package, and checks its flags before TensorFlow is
-there, whose import takes seconds.
+Commands check their flags and paths before they import TensorFlow, which takes
+seconds. So the modules that flags need take `keras`, `layers` and `tf` from here, and
+packages import what they offer when it is asked for.
 """
 
 import importlib
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
+
+
+class _Module(types.ModuleType):
+    """Stands in for a module, which is imported at the first use."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+keras: Any = _Module("keras")
+layers: Any = _Module("keras.layers")
+tf: Any = _Module("tensorflow")
 
 
 def attributes(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:

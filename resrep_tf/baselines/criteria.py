@@ -22,6 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from resrep_tf.baselines import names
 from resrep_tf.budget.goals import Goals
 from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.graph.channel_graph import ChannelGraph, Producer, Space
@@ -155,8 +156,12 @@ def taylor(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
 
 
 CRITERIA: dict[str, Criterion] = {
-    function.__name__: function
-    for function in (random, uniform, l1, l2, fpgm, bn_gamma, taylor)
+    name: function
+    for name, function in zip(
+        names.CRITERIA,
+        (random, uniform, l1, l2, fpgm, bn_gamma, taylor),
+        strict=True,
+    )
 }
 
 

@@ -11,11 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from resrep_tf.baselines.names import FILTERS
 from resrep_tf.graph.channel_graph import ChannelGraph, Space
 from resrep_tf.pruning.compactor import Compactor, CompactorRule, register_kind
 from resrep_tf.rules import register
-
-FILTERS = "filters"
 
 
 @register_kind(FILTERS)

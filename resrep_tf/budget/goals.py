@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from resrep_tf.budget.combined import (
     FLOPS_TARGET,
@@ -13,11 +13,10 @@ from resrep_tf.budget.combined import (
     Goal,
     check_target,
 )
-from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.budget.latency import LatencyMeter
 from resrep_tf.budget.latency_table import LatencyTable
-from resrep_tf.budget.parameters import ParametersMeter
-from resrep_tf.graph.channel_graph import ChannelGraph
+
+if TYPE_CHECKING:
+    from resrep_tf.graph.channel_graph import ChannelGraph
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Goals:
         found = {name: getattr(self, name) for name in TARGETS}
         return {name: target for name, target in found.items() if target is not None}
 
-    def budget(self, graph: ChannelGraph, fuse_bn: bool = True) -> CombinedBudget:
+    def budget(self, graph: "ChannelGraph", fuse_bn: bool = True) -> CombinedBudget:
         """Returns the budgets of a model; FLOPs are the first, asked for or not.
 
         Args:
@@ -69,6 +68,11 @@ class Goals:
             fuse_bn: Whether parameters are counted with BatchNorms merged, as
                 `resrep_tf.convert` leaves them.
         """
+        # Here, since flags are checked with this class before TensorFlow is imported.
+        from resrep_tf.budget.flops import FlopsMeter
+        from resrep_tf.budget.latency import LatencyMeter
+        from resrep_tf.budget.parameters import ParametersMeter
+
         goals = [Goal(FlopsMeter.of(graph), self.flops_target, FLOPS_TARGET)]
         if self.params_target is not None:
             meter = ParametersMeter.of(graph, fuse_bn)

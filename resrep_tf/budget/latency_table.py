@@ -7,17 +7,20 @@ set of numbers for each axis: with a share of 1 for bundles of 16, width 65 take
 time of width 80.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resrep_tf.budget.operations import Operation, operations
-from resrep_tf.graph.channel_graph import ChannelGraph
+if TYPE_CHECKING:
+    from resrep_tf.budget.operations import Operation
+    from resrep_tf.graph.channel_graph import ChannelGraph
 
 _FORMAT = 1
 # Times are summed as whole picoseconds: sums are exact in any order.
@@ -152,12 +155,12 @@ class LatencyTable:
             keep: A boolean for each channel id, true where the channel stays. All of
                 them stay by default.
         """
-        self.check(graph)
+        found = self.check(graph)
         if keep is None:
             keep = np.ones(graph.num_channels, bool)
         return self.overhead + sum(
             self.operations[op.key].at([int(keep[ids].sum()) for ids in op.axes])
-            for op in operations(graph)
+            for op in found
         )
 
     def check(self, graph: ChannelGraph, runtime: str | None = None) -> list[Operation]:
@@ -170,6 +173,9 @@ class LatencyTable:
         Returns:
             The operations of the model.
         """
+        # Here, since flags are checked with a table before TensorFlow is imported.
+        from resrep_tf.budget.operations import operations
+
         if runtime is not None and runtime != self.runtime:
             raise ValueError(
                 f"`latency_table` was measured on {self.runtime!r}, not on "
@@ -213,7 +219,7 @@ class LatencyTable:
         Path(path).write_text(_dump(content), encoding="utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> "LatencyTable":
+    def load(cls, path: str | Path) -> LatencyTable:
         """Reads a table that `save` wrote, on this machine or on another."""
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -231,7 +237,7 @@ class LatencyTable:
             ) from error
 
     @classmethod
-    def _parse(cls, content: dict[str, Any]) -> "LatencyTable":
+    def _parse(cls, content: dict[str, Any]) -> LatencyTable:
         content = dict(content)
         version = content.pop("format")
         if version != _FORMAT:

@@ -1,23 +1,23 @@
 """Networks by name and from files: `--arch`."""
 
+from __future__ import annotations
+
 import ast
+import contextlib
 import difflib
 import inspect
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import keras
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
-from resrep_tf.data.heads import Head
-from resrep_tf.export.precision import in_float32
-from resrep_tf.export.reading.keras_file import load_keras
-from resrep_tf.graph.heads import output_activation
-from resrep_tf.graph.tracing import has_graph, trace
+from resrep_tf.export.reading.keras_file import check_keras, load_keras
+from resrep_tf.lazy import keras, tf
+
+if TYPE_CHECKING:
+    from resrep_tf.data.heads import Head
 
 _KERAS, _HUB = "keras:", "hub:"
 # Activations behind outputs whose meaning is known; the softmax of log_softmax is what
@@ -41,11 +41,46 @@ def kind(arch: str) -> str:
     return "package"
 
 
+def check_whole(flag: str, name: str) -> None:
+    """Raises unless a flag names a .keras file that is whole; nothing is built."""
+    check_file(flag, name)
+    with blame(flag):
+        check_keras(_path(name))
+
+
+def check_file(flag: str, name: str) -> None:
+    """Raises unless a flag names a .keras file that there is."""
+    path = _path(name)
+    if not path.endswith(".keras") or not os.path.isfile(path):
+        _check_path(path)
+        raise CommandError(
+            f"`--{flag}` must be an existing .keras file. Received: --{flag}={name}"
+        )
+
+
+def check_weights(name: str | None) -> None:
+    """Raises unless `--init_weights`, where it is given, is a file that there is."""
+    if name in (None, models.IMAGENET) or os.path.isfile(_path(name)):
+        return
+    _check_path(_path(name))
+    raise CommandError(
+        "`--init_weights` must be an existing file, or imagenet. "
+        f"Received: --init_weights={name}"
+    )
+
+
+def _check_path(path: str) -> None:
+    """Raises the error of the system about a path that cannot be, such as too long."""
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)
+
+
 def check(arch: str, options: Mapping[str, Any]) -> None:
     """Raises if there is no such network, without building anything."""
     where = kind(arch)
     if where == "file":
         if not os.path.isfile(_path(arch)) or not arch.endswith(".keras"):
+            _check_path(_path(arch))
             raise CommandError(
                 "`--arch` must be a name or an existing .keras file. "
                 f"Received: --arch={arch}"
@@ -137,6 +172,8 @@ def build(
                 model = _decayed(model, weight_decay)
     check_fits(model, input_shape, classes, "arch")
     if keras.config.dtype_policy().name.startswith("mixed") and kind(arch) != "file":
+        from resrep_tf.export.precision import in_float32
+
         model = in_float32(model, only=model.output_names)
     if init_weights is not None and not published:
         with blame("init_weights"):
@@ -167,6 +204,8 @@ def _of_others(
 
 def load_file(arch: str) -> keras.Model:
     """Returns the model in a .keras file."""
+    from resrep_tf.graph.tracing import has_graph, trace
+
     with blame("arch"):
         model = load_keras(_path(arch))
         return model if has_graph(model) else trace(model)
@@ -249,21 +288,29 @@ def check_shapes(
 
 def gives_logits(model: keras.Model) -> bool:
     """Returns whether a model's outputs are logits, as opposed to probabilities."""
-    return output_activation(model, 0) not in ("softmax", "sigmoid")
+    return _activation(model) not in ("softmax", "sigmoid")
+
+
+def _activation(model: keras.Model) -> str | None:
+    from resrep_tf.graph.heads import output_activation
+
+    return output_activation(model, 0)
 
 
 def head(model: keras.Model, classes: int) -> Head:
     """Returns what the outputs of a model are, for images of so many classes."""
+    from resrep_tf.data.heads import Head
+
     if model.outputs[0].shape[-1] == 1:
         return Head("binary", classes, gives_logits(model))
-    several = output_activation(model, 0) == "sigmoid"
+    several = _activation(model) == "sigmoid"
     return Head("labels" if several else "classes", classes, gives_logits(model))
 
 
 def notes(model: keras.Model) -> list[str]:
     """Returns what the user should know of a model before it is trained."""
     found = [_frozen_note(model)]
-    activation = output_activation(model, 0)
+    activation = _activation(model)
     if activation not in _READ:
         found.append(
             f"NOTE: the outputs are taken for logits, though the model ends with "

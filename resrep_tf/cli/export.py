@@ -1,19 +1,21 @@
 """`--export`: the files that a command writes of a converted model."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import keras
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 import resrep_tf
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import flag
-from resrep_tf.data import Dataset
-from resrep_tf.export import FORMATS, ExportReport
+from resrep_tf.export.report import ExportReport
+from resrep_tf.lazy import keras, tf
+
+if TYPE_CHECKING:
+    from resrep_tf.data import Dataset
 
 # What each format's file is called, in the order of writing.
 FILES = {
@@ -40,7 +42,7 @@ def formats_flag() -> Any:
     """Declares `--export`."""
     return flag(
         list(DEFAULT),
-        f"The files to write, of: {', '.join(FORMATS)}. pruned.keras is always "
+        f"The files to write, of: {', '.join(FILES)}. pruned.keras is always "
         "written. All are compared with the model. --noexport: pruned.keras only.",
         clean=_clean,
         read=tuple,

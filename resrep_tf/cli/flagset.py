@@ -120,18 +120,27 @@ class FlagSet(Generic[Settings]):
         usage: The purpose of the command, with examples.
         settings: A dataclass whose fields are declared with `flag`.
         recipes: Whether `--recipe` is a flag of the command too.
+        rewrite: Replaces each argument of a command line, where a flag has a second
+            way to be written.
     """
 
-    def __init__(self, usage: str, settings: type[Settings], recipes: bool = False):
+    def __init__(
+        self,
+        usage: str,
+        settings: type[Settings],
+        recipes: bool = False,
+        rewrite: Callable[[Sequence[str]], list[str]] = list,
+    ):
         self.usage = usage
         self.groups: dict[str, list[str]] = {}
         self._settings = settings
+        self._rewrite = rewrite
         self._declared = declared(settings)
         self._absl = flags.FlagValues()
         if recipes:
             self._define("recipe", str, _RECIPE)
-        for field in dataclasses.fields(settings):
-            self._define(field.name, field.type, self._declared[field.name])
+        for name, kind in typing.get_type_hints(settings).items():
+            self._define(name, kind, self._declared[name])
 
     def _define(self, name: str, annotation: Any, flag: Flag) -> None:
         if flag.group is not None:
@@ -189,7 +198,7 @@ class FlagSet(Generic[Settings]):
 
         Any file can be named there, such as one with passwords.
         """
-        expanded = recipes.expand(arguments)
+        expanded = self._rewrite(recipes.expand(arguments))
         own = expanded[len(expanded) - _count_own(arguments) :]
         if len(own) == len(expanded):
             return self._parse(own, known_only=False)
@@ -198,7 +207,7 @@ class FlagSet(Generic[Settings]):
             if len(rest) == 0:
                 return given, rest
         except CommandError as error:
-            self._parse(own, known_only=True)  # Is it the command line itself?
+            self._parse(own, known_only=False)  # Is it the command line itself?
             unknown = re.search(r"flag '(\w{1,40})'", str(error))
             hint = f" It has no flag --{unknown[1]}." if unknown else ""
             raise self._no_recipe(arguments, hint) from None

@@ -1,5 +1,7 @@
 """`--import`: layers of the user's own, for models in files."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import os
@@ -8,10 +10,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import keras
-
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import flag
+from resrep_tf.cli.tensorflow_log import start_tensorflow
+from resrep_tf.lazy import keras
 
 
 def imports_flag(**options: Any) -> Any:
@@ -21,13 +23,19 @@ def imports_flag(**options: Any) -> Any:
         "Modules to import before a model is loaded, by name or by the path of a .py "
         "file: they bring layers of your own along. --import means the same.",
         clean=_absolute,
-        read=bring,
+        read=_existing,
         **options,
     )
 
 
-def bring(names: Sequence[str]) -> tuple[str, ...]:
-    """Imports modules, and makes their classes and functions known to Keras."""
+def bring(names: Sequence[str]) -> None:
+    """Imports modules, and makes their classes and functions known to Keras.
+
+    Those of this package too. All of them import Keras, so this comes after all
+    checks of flags.
+    """
+    start_tensorflow()
+    importlib.import_module("resrep_tf.classes")
     for name in names:
         module = _imported(name)
         known = keras.saving.get_custom_objects()
@@ -36,7 +44,30 @@ def bring(names: Sequence[str]) -> tuple[str, ...]:
                 value
             ):
                 known[key] = value
+
+
+def _existing(names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names; raises if one of them is not there. Nothing is imported."""
+    for name in names:
+        if _is_path(name) and not os.path.isfile(name):
+            raise _refused(name, "there is no such file")
+        if not _is_path(name) and not _is_found(name.partition(".")[0]):
+            raise _refused(name, "there is no such module")
     return tuple(names)
+
+
+def _is_found(module: str) -> bool:
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except ValueError:  # An empty name.
+        return False
+
+
+def _refused(name: str, cause: str) -> CommandError:
+    return CommandError(
+        "`--import` must be the name of a module that Python finds, or the path "
+        f"of a .py file: {cause}. Received: --import={name}"
+    )
 
 
 def _absolute(names: Sequence[str]) -> list[str]:
@@ -55,10 +86,7 @@ def _imported(name: str) -> ModuleType:
     try:
         return _from_file(name) if _is_path(name) else importlib.import_module(name)
     except Exception as error:  # A module of the user's can raise anything.
-        raise CommandError(
-            "`--import` must be the name of a module that Python finds, or the path "
-            f"of a .py file: {type(error).__name__}: {error}. Received: --import={name}"
-        ) from error
+        raise _refused(name, f"{type(error).__name__}: {error}") from error
 
 
 def _from_file(path: str) -> ModuleType:

@@ -4,6 +4,8 @@ Each file or folder is written under a temporary name beside its own, flushed to
 and renamed, so that a run that is killed leaves nothing half-written behind.
 """
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
@@ -14,10 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.export import files
+from resrep_tf.lazy import tf
 
 try:
     import fcntl
@@ -37,15 +38,6 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 CHECKPOINTS = "checkpoints"
 SNAPSHOTS = "snapshots"
-# The errors of Python and TensorFlow for a full disk, and for a folder that is
-# read-only or gone.
-_UNWRITABLE = (
-    OSError,
-    tf.errors.ResourceExhaustedError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.NotFoundError,
-)
 
 
 def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
@@ -149,11 +141,26 @@ def writing(path: Path) -> Iterator[None]:
     """Turns an error about writing into one that names the file or folder."""
     try:
         yield
-    except _UNWRITABLE as error:
+    except Exception as error:
+        if not _is_unwritable(error):
+            raise
         raise CommandError(
             f"Cannot write {path}. All that was written before is intact; the same "
             f"command goes on from there. Received: {brief(error)}"
         ) from error
+
+
+def _is_unwritable(error: Exception) -> bool:
+    """Returns whether an error is one of a full disk, or of a folder that is
+    read-only or gone."""
+    kinds = (
+        OSError,
+        tf.errors.ResourceExhaustedError,
+        tf.errors.PermissionDeniedError,
+        tf.errors.FailedPreconditionError,
+        tf.errors.NotFoundError,
+    )
+    return isinstance(error, kinds)
 
 
 @contextlib.contextmanager

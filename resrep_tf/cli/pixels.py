@@ -1,20 +1,20 @@
 """`--pixels`: the scale of the images is the model's, not the data set's."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
-
-import keras
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import blame
 from resrep_tf.cli.flagset import flag
-from resrep_tf.data import Dataset
-from resrep_tf.data.detection import detect
-from resrep_tf.data.heads import Head
 from resrep_tf.data.pixels import OWN, SCALES, Choice, scale_of
-from resrep_tf.export import Predictor
+from resrep_tf.lazy import keras, tf
+
+if TYPE_CHECKING:
+    from resrep_tf.data import Dataset
+    from resrep_tf.export import Predictor
 
 AUTO = "auto"
 # Images that scales are tried on.
@@ -108,14 +108,23 @@ def _is_own(model: keras.Model | Predictor) -> bool:
     return "of this package" in _told(model).reason
 
 
+def _is_file(model: keras.Model | Predictor) -> bool:
+    from resrep_tf.export import Predictor
+
+    return isinstance(model, Predictor)
+
+
 def _told(model: keras.Model | Predictor) -> Choice:
-    if isinstance(model, Predictor):
+    if _is_file(model):
         return Choice(None, "a deployed file does not tell")
     return scale_of(model)
 
 
 def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
     """Returns the scale with which a model gets most images right."""
+    from resrep_tf.data.detection import detect
+    from resrep_tf.data.heads import Head
+
     # Of training images, since they come in random order: held-out ones may begin
     # with hundreds of one class.
     # The same ones for all workers.
@@ -123,7 +132,7 @@ def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
     raw = whole.with_pixels("0..255").unvaried().train()
     images, labels = next(iter(raw.unbatch().batch(_TRIED)))
     called: Any = model
-    if isinstance(model, Predictor):
+    if _is_file(model):
 
         def called(batch: Any, training: bool) -> Any:
             return model(batch)

@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
-from resrep_tf.cli.tensorflow_log import start_tensorflow
 
 DEBUG = "--debug"
 
@@ -27,7 +26,6 @@ def run(command: Callable[[Sequence[str]], None] | str) -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
     try:
         if isinstance(command, str):
-            start_tensorflow()
             command = importlib.import_module(command).run
         command(arguments)
     except Interrupted:

@@ -1,14 +1,15 @@
 """The devices and machines that a run is spread over: `--strategy`."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
 from collections.abc import Callable
 from functools import cached_property
 
-import tensorflow as tf
-
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.lazy import tf
 
 STRATEGIES = ("auto", "none", "mirrored", "multiworker")
 

@@ -1,23 +1,27 @@
 """The conversion command: from a wrapped model to a plain, narrower one."""
 
+from __future__ import annotations
+
 import dataclasses
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
-import tensorflow as tf
-
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.cli import common_flags, export, output, pixels
+from resrep_tf.cli import (
+    architectures,
+    common_flags,
+    export,
+    imports,
+    output,
+    pixels,
+)
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
-from resrep_tf.cli.imports import imports_flag
-from resrep_tf.convert.conversion import UnfinishedWarning
 from resrep_tf.export.reading.keras_file import load_keras
-from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.lazy import keras, tf
 from resrep_tf.selection.schedule import Schedule
 
 USAGE = """
@@ -37,7 +41,7 @@ class Settings:
     """The files and the way of converting."""
 
     pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
-    imports: tuple[str, ...] = imports_flag()
+    imports: tuple[str, ...] = imports.imports_flag()
     output: str | None = flag(
         None,
         "A new .keras file; or a new or empty folder for the files of --export and "
@@ -64,33 +68,13 @@ class Settings:
 
 def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
-    arguments = export.read_on_or_off(arguments)
-    settings = FlagSet(USAGE, Settings).parse(arguments)
-    for name in ("pruner", "output"):
-        if not getattr(settings, name):
-            raise CommandError(f"`--{name}` must be given. Received: no --{name}")
-    export.check(settings.export)
-    target = _target(settings.output)
-    output.check(target.parent if target.suffix == ".keras" else target)
-    _check_data(settings)
+    flags = FlagSet(USAGE, Settings, rewrite=export.read_on_or_off)
+    settings = flags.parse(arguments)
+    target = _check(settings)
+    imports.bring(settings.imports)
     pruner = _load(settings.pruner)
-    with blame("pruner"), warnings.catch_warnings():
-        # The note below says the same in the words of the command's flags.
-        warnings.simplefilter("ignore", UnfinishedWarning)
-        slim, report = resrep_tf.convert(
-            pruner,
-            epsilon=settings.epsilon,
-            drop_masked=settings.drop_masked,
-            fuse_bn=settings.fuse_bn,
-            return_report=True,
-        )
+    slim, report = _converted(pruner, settings)
     print(report)
-    left = unforgotten(pruner, settings.epsilon)
-    if left and not settings.drop_masked:
-        print(
-            f"NOTE: {left} Train for longer, or remove them as they are, at some loss: "
-            "`--drop_masked`."
-        )
     if target.suffix == ".keras":
         output.create(target.parent)
         with output.atomic(target) as path:
@@ -110,12 +94,53 @@ def run(arguments: Sequence[str]) -> None:
     print(f"Written to {target}")
 
 
+def _check(settings: Settings) -> Path:
+    """Raises if a flag or a path is wrong; returns where to write."""
+    for name in ("pruner", "output"):
+        if not getattr(settings, name):
+            raise CommandError(f"`--{name}` must be given. Received: no --{name}")
+    export.check(settings.export)
+    target = _target(settings.output)
+    output.check(target.parent if target.suffix == ".keras" else target)
+    _check_data(settings)
+    architectures.check_whole("pruner", settings.pruner)
+    return target
+
+
+def _converted(pruner: Any, settings: Settings) -> tuple[keras.Model, Any]:
+    """Returns the plain model, and the report; prints what is left in it."""
+    # Here, since they import TensorFlow, which takes seconds.
+    from resrep_tf.convert.conversion import UnfinishedWarning
+    from resrep_tf.pruning.rows import unforgotten
+
+    with blame("pruner"), warnings.catch_warnings():
+        # The note below says the same in the words of the command's flags.
+        warnings.simplefilter("ignore", UnfinishedWarning)
+        slim, report = resrep_tf.convert(
+            pruner,
+            epsilon=settings.epsilon,
+            drop_masked=settings.drop_masked,
+            fuse_bn=settings.fuse_bn,
+            return_report=True,
+        )
+    left = unforgotten(pruner, settings.epsilon)
+    if left and not settings.drop_masked:
+        print(
+            f"NOTE: {left} Train for longer, or remove them as they are, at some loss: "
+            "`--drop_masked`."
+        )
+    return slim, report
+
+
 def _check_data(settings: Settings) -> None:
     if settings.dataset is None and "int8" in settings.export:
         raise CommandError(
             "`--dataset` must be given with `--export=int8`: the ranges of all "
             "activations are measured on training images. Received: no --dataset"
         )
+    if settings.dataset is not None:
+        with blame("dataset"):
+            data.check(settings.dataset, settings.data_dir)
 
 
 def _images(settings: Settings, model: keras.Model) -> tf.data.Dataset | None:
@@ -149,13 +174,8 @@ def _target(name: str) -> Path:
 
 
 def _load(name: str) -> Any:
-    path = Path(name).expanduser()
-    if path.suffix != ".keras" or not path.is_file():
-        raise CommandError(
-            f"`--pruner` must be an existing .keras file. Received: --pruner={name}"
-        )
     with blame("pruner"):
-        pruner = load_keras(path, compile=True)
+        pruner = load_keras(name, compile=True)
     if not isinstance(pruner, resrep_tf.ResRepModel):
         raise CommandError(
             "`--pruner` must be a model made by `resrep_tf.wrap`, such as pruner.keras "

@@ -5,7 +5,18 @@ epoch and the example alone, so that a run can start at any step and continue ex
 as the one it replaces, without reading what came before.
 """
 
-from .dataset import Dataset
-from .loading import load, names, train_examples
+from resrep_tf import lazy
 
-__all__ = ["Dataset", "load", "names", "train_examples"]
+# Imported when asked for: flags need the names alone.
+__getattr__ = lazy.attributes(
+    __name__,
+    {
+        "Dataset": "resrep_tf.data.dataset",
+        "check": "resrep_tf.data.loading",
+        "load": "resrep_tf.data.loading",
+        "names": "resrep_tf.data.loading",
+        "train_examples": "resrep_tf.data.loading",
+    },
+)
+
+__all__ = ["Dataset", "check", "load", "names", "train_examples"]

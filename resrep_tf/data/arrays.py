@@ -1,14 +1,18 @@
 """Sets that fit in memory: accessed by number, processed batch by batch."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib.resources
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import tensorflow as tf
+
+from resrep_tf.lazy import tf
 
 from .images import shift_and_flip
 from .order import Order, uniform
@@ -17,6 +21,8 @@ from .pixels import Scale, own_scale
 # Images are shifted by up to an eighth of their size: 4 of 32 pixels, 1 of 8.
 SHIFT = 8
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+# What a file raises that is cut short, changed, or larger than memory.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,14 +150,24 @@ def digits(*, augment: bool, flip: bool | None) -> ArraySource:
 
 def npz(path: str, *, augment: bool, flip: bool | None) -> ArraySource:
     """Returns a set in a NumPy file, with the arrays that `KEYS` names."""
+    with _stream(path) as stream:
+        return _read(stream, f"npz:{path}", augment, flip)
+
+
+def check_npz(path: str) -> None:
+    """Raises if a file does not hold the arrays of a set; only headers are read."""
+    with _stream(path) as stream:
+        _opened(stream, f"npz:{path}")
+
+
+def _stream(path: str) -> BinaryIO:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(
             f"`name` must give an .npz file with the arrays {', '.join(KEYS)}. There "
             f"is no such file. Received: name={f'npz:{path}'!r}"
         )
-    with file.open("rb") as stream:
-        return _read(stream, f"npz:{path}", augment, flip)
+    return file.open("rb")
 
 
 def count_npz(path: str) -> int | None:
@@ -168,10 +184,11 @@ def count_npz(path: str) -> int | None:
     return shape[0] if shape else None
 
 
-def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> ArraySource:
+def _opened(stream: BinaryIO, name: str) -> Any:
+    """Returns an open .npz file that holds all arrays of a set."""
     try:
         archive = np.load(stream)
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+    except (*_DAMAGED, ValueError) as error:
         raise ValueError(
             f"`name` must give an .npz file, as `numpy.savez` writes it: {error} "
             f"Received: name={name!r}"
@@ -184,8 +201,27 @@ def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> Arra
             f"{', '.join(missing)} not found among: {', '.join(found) or 'nothing'}. "
             f"Received: name={name!r}"
         )
-    train = _checked(archive["x_train"], archive["y_train"], "train", name)
-    held_out = _checked(archive["x_test"], archive["y_test"], "test", name)
+    return archive
+
+
+def _array(archive: Any, key: str, name: str) -> np.ndarray:
+    """Returns one array of an .npz file; an error names both."""
+    try:
+        return archive[key]
+    except (*_DAMAGED, ValueError) as error:
+        # NumPy's words for what it would have to unpickle.
+        objects = "allow_pickle" in str(error)
+        reason = "it holds Python objects instead of numbers" if objects else error
+        raise ValueError(
+            f"`{key}` cannot be read: {reason}. Received: name={name!r}"
+        ) from error
+
+
+def _read(stream: BinaryIO, name: str, augment: bool, flip: bool | None) -> ArraySource:
+    archive = _opened(stream, name)
+    found = [_array(archive, key, name) for key in KEYS]
+    train = _checked(*found[:2], "train", name)
+    held_out = _checked(*found[2:], "test", name)
     if train[0].shape[1:] != held_out[0].shape[1:]:
         raise ValueError(
             "`x_train` and `x_test` must hold images of one shape, not "

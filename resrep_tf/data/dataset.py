@@ -1,11 +1,13 @@
 """A classification set, ready for training and evaluation."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Protocol
 
-import tensorflow as tf
+from resrep_tf.lazy import tf
 
 from .order import Order
 from .pixels import Scale, scale
@@ -82,7 +84,7 @@ class Dataset:
         seed: int,
         num_shards: int,
         shard_index: int,
-    ) -> "Dataset":
+    ) -> Dataset:
         """Returns a set of the images of a source."""
         return cls(
             name=name,
@@ -139,7 +141,7 @@ class Dataset:
         batches = self._source.training(self._order, step, epochs=None)
         return self._finish(batches, tf.data.INFINITE_CARDINALITY)
 
-    def unvaried(self) -> "Dataset":
+    def unvaried(self) -> Dataset:
         """Returns the same set without augmentation of its training images."""
         source = dataclasses.replace(self._source, augment=False)
         return dataclasses.replace(self, _source=source)
@@ -149,7 +151,7 @@ class Dataset:
         """The name of the scale that images are brought to."""
         return self._source.pixels.name
 
-    def with_pixels(self, name: str) -> "Dataset":
+    def with_pixels(self, name: str) -> Dataset:
         """Returns the same set with images brought to another scale, given its name.
 
         For sets in memory the numbers in the arrays count as raw pixels.
@@ -157,7 +159,7 @@ class Dataset:
         source = dataclasses.replace(self._source, pixels=scale(name))
         return dataclasses.replace(self, _source=source)
 
-    def whole(self) -> "Dataset":
+    def whole(self) -> Dataset:
         """Returns the same set with images resized whole to evaluate, not cropped.
 
         This is what `keras.utils.image_dataset_from_directory` does. Sets in memory
@@ -168,7 +170,7 @@ class Dataset:
         source = dataclasses.replace(self._source, whole=True)
         return dataclasses.replace(self, _source=source)
 
-    def grey(self) -> "Dataset":
+    def grey(self) -> Dataset:
         """Returns the same set with images of one channel, brought to 0..1.
 
         Sets in memory stay as they are.

@@ -1,9 +1,12 @@
 """Image operations of the input pipelines: decode, crop, flip, normalise."""
 
+from __future__ import annotations
+
 import math
 
 import numpy as np
-import tensorflow as tf
+
+from resrep_tf.lazy import tf
 
 # Of the pixels of ImageNet divided by 255; what published weights expect.
 RGB_MEAN = (0.485, 0.456, 0.406)

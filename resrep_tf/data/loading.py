@@ -5,11 +5,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .arrays import ArraySource, count_npz, digits, npz
+from .arrays import ArraySource, check_npz, count_npz, digits, npz
 from .dataset import Dataset
-from .folder import count_files, folder
+from .folder import check_folder, count_files, folder
 from .photos import PhotoSource
-from .prepared import builders, prepared
+from .prepared import builders, is_prepared, prepared
 
 NAMES = ("digits", "cifar10", "imagenet2012", "tfds:NAME", "folder:PATH", "npz:PATH")
 
@@ -83,6 +83,25 @@ def _check_enough(
             f"`batch_size` must not exceed the {source.train_examples} training "
             f"examples of {name!r}. Received: batch_size={batch_size}"
         )
+
+
+def check(name: str, data_dir: str | None = None, download: bool = False) -> None:
+    """Raises if `load` would not find a set, without reading any image.
+
+    Args:
+        name: As for `load`.
+        data_dir: As for `load`.
+        download: As for `load`; nothing is fetched.
+    """
+    prefix, _, path = name.partition(":")
+    if prefix == "folder" and path:
+        check_folder(path)
+    elif prefix == "npz" and path:
+        check_npz(path)
+    elif name != "digits" and not is_prepared(
+        name.removeprefix("tfds:"), data_dir, download
+    ):
+        raise ValueError(_unknown(name))
 
 
 def train_examples(name: str) -> int | None:

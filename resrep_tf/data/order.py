@@ -1,9 +1,11 @@
 """The order of training examples, as a function of seed and step."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 
-import tensorflow as tf
+from resrep_tf.lazy import tf
 
 
 @dataclasses.dataclass(frozen=True)

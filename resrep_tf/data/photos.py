@@ -1,10 +1,12 @@
 """Sets of encoded images of any size: decoded, cropped and resized one by one."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
+from resrep_tf.lazy import tf
 
 from .images import (
     WINDOW_DRAWS,

@@ -4,17 +4,17 @@ The scale is the model's, not the data set's: images come as raw pixels of 0 to 
 and are brought to the scale that the model was trained on.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
-import tensorflow as tf
 
 from resrep_tf import models
-from resrep_tf.graph.keras_nodes import as_function, nodes
+from resrep_tf.lazy import keras, tf
 
 from .images import RGB_MEAN, RGB_STD, normalise
 
@@ -165,6 +165,8 @@ def scale_of(model: keras.Model) -> Choice:
     also inside another model; networks of this package get ImageNet's mean and
     deviation.
     """
+    from resrep_tf.graph.keras_nodes import as_function
+
     function = as_function(model)
     if function is None or len(function.inputs) != 1:
         return Choice(None, "its calls are not visible, or it has several inputs")
@@ -206,6 +208,8 @@ class _Beginning:
 
 def _beginning(function: keras.Function, images: list[Any]) -> _Beginning:
     """Runs a model up to its first layer with weights, Normalization apart."""
+    from resrep_tf.graph.keras_nodes import nodes
+
     known = {id(t): v for t, v in zip(function.inputs, images, strict=True)}
     last = images[0]
     done: list[str] = []

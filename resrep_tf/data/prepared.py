@@ -1,12 +1,15 @@
 """Sets that tensorflow-datasets has prepared."""
 
+from __future__ import annotations
+
 import os
 import re
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+
+from resrep_tf.lazy import tf
 
 from .arrays import ArraySource, from_arrays
 from .photos import IMAGE_SIZE, PhotoSource
@@ -91,8 +94,19 @@ def prepared(
     )
 
 
-def _builder(name: str, data_dir: str | None, download: bool) -> Any:
-    """Returns the builder of a set whose files are there, or None if it is unknown."""
+def is_prepared(name: str, data_dir: str | None, download: bool) -> bool:
+    """Returns whether there is such a set; raises if its files are not there.
+
+    With `download` they need not be.
+    """
+    builder = _known(name, data_dir)
+    if builder is not None and not download:
+        _check_prepared(_import(), builder, name, data_dir)
+    return builder is not None
+
+
+def _known(name: str, data_dir: str | None) -> Any:
+    """Returns the builder of a set for classification, or None if it is unknown."""
     tfds = _import()
     if not NAME.fullmatch(name):
         return None
@@ -103,9 +117,16 @@ def _builder(name: str, data_dir: str | None, download: bool) -> Any:
         return None
     # Before a download that would be in vain.
     _check_features(tfds, builder.info.features, name)
-    if download:
-        builder.download_and_prepare()
-    _check_prepared(tfds, builder, name, data_dir)
+    return builder
+
+
+def _builder(name: str, data_dir: str | None, download: bool) -> Any:
+    """Returns the builder of a set whose files are there, or None if it is unknown."""
+    builder = _known(name, data_dir)
+    if builder is not None:
+        if download:
+            builder.download_and_prepare()
+        _check_prepared(_import(), builder, name, data_dir)
     return builder
 
 

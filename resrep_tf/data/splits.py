@@ -1,11 +1,14 @@
 """Encoded images on disk: their order, and reading them."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
+
+from resrep_tf.lazy import tf
 
 from .images import decode
 from .order import Order, permutation
@@ -15,14 +18,8 @@ UNREADABLE = (
     "Replace or remove it."
 )
 
-# The form in which tensorflow-datasets stores an image and its class.
-RECORD = {
-    "image": tf.io.FixedLenFeature([], tf.string),
-    "label": tf.io.FixedLenFeature([], tf.int64),
-}
-
-# From the parts of a stream's element to an image and its label.
-Example = Callable[..., tuple[tf.Tensor, tf.Tensor]]
+# From the parts of a stream's element to an image and its label, both tensors.
+Example = Callable[..., tuple[Any, Any]]
 
 
 class Split(Protocol):
@@ -130,7 +127,7 @@ class FileSplit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordSplit:
-    """Images in TFRecord files of `RECORD`s, which are read from their start only.
+    """Images in TFRecord files of tensorflow-datasets, read from their start only.
 
     The order of an epoch is that of its shuffled files, several read in turns, and
     then of a shuffle buffer: a function of the seed and the epoch as well, but a
@@ -183,7 +180,12 @@ class RecordSplit:
 
     def open(self, index: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns an encoded image and its label."""
-        example = tf.io.parse_single_example(payload, RECORD)
+        # The form in which tensorflow-datasets stores an image and its class.
+        form = {
+            "image": tf.io.FixedLenFeature([], tf.string),
+            "label": tf.io.FixedLenFeature([], tf.int64),
+        }
+        example = tf.io.parse_single_example(payload, form)
         return example["image"], tf.cast(example["label"], tf.int32)
 
     def batches(

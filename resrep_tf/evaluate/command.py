@@ -1,15 +1,16 @@
 """The evaluation command: accuracy and latency of a model."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from resrep_tf import data
-from resrep_tf.cli import architectures, common_flags, pixels
+from resrep_tf.cli import architectures, common_flags, imports, pixels
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
-from resrep_tf.cli.imports import imports_flag
-from resrep_tf.evaluate import accuracy, latency
 
 USAGE = """
 Measures the accuracy and the latency of a model:
@@ -30,7 +31,7 @@ class Settings:
     )
     arch: str | None = common_flags.arch("Instead of --model, with --init_weights.")
     arch_options: Mapping[str, Any] = common_flags.arch_options()
-    imports: tuple[str, ...] = imports_flag()
+    imports: tuple[str, ...] = imports.imports_flag()
     init_weights: str | None = common_flags.init_weights()
     dataset: str | None = common_flags.dataset(
         "Its held-out images are evaluated.", group="Data"
@@ -48,6 +49,10 @@ def run(arguments: Sequence[str]) -> None:
     """Runs the command on a command line without the program's name."""
     settings = FlagSet(USAGE, Settings).parse(arguments)
     _check(settings)
+    imports.bring(settings.imports)
+    # Here, since they import TensorFlow, which takes seconds.
+    from resrep_tf.evaluate import accuracy, latency
+
     name = settings.model or settings.arch
     if settings.model is not None:
         predict = accuracy.load_file(settings.model)
@@ -107,8 +112,28 @@ def _check(settings: Settings) -> None:
     if settings.dataset is None:
         raise CommandError("`--dataset` must be given. Received: no --dataset")
     if settings.arch is None:
-        return
+        _check_file(settings.model)
+    else:
+        _check_arch(settings)
+    with blame("dataset"):
+        data.check(settings.dataset, settings.data_dir, settings.download)
+
+
+def _check_file(name: str) -> None:
+    if name.endswith(".keras"):
+        architectures.check_whole("model", name)
+    elif not Path(name).expanduser().exists():
+        raise CommandError(
+            "`--model` must be an existing .keras, .tflite or .onnx file, or the "
+            f"folder of a SavedModel. Received: --model={name}"
+        )
+
+
+def _check_arch(settings: Settings) -> None:
     architectures.check(settings.arch, settings.arch_options)
+    if architectures.kind(settings.arch) == "file":
+        architectures.check_whole("arch", settings.arch)
+    architectures.check_weights(settings.init_weights)
     brings = architectures.kind(settings.arch) in ("file", "hub")
     if settings.init_weights is None and not brings:
         raise CommandError(

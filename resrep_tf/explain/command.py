@@ -1,20 +1,19 @@
 """The explanation command: which layers of a model can be pruned, and which not."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import keras
 
 import resrep_tf
 from resrep_tf import models
-from resrep_tf.cli import architectures, common_flags
+from resrep_tf.cli import architectures, common_flags, imports
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
-from resrep_tf.cli.imports import imports_flag
 from resrep_tf.export.reading.keras_file import load_keras
+from resrep_tf.lazy import keras
 
 USAGE = """
 Says of every layer of a model whether it can be pruned, and if not, why:
@@ -44,7 +43,7 @@ class Settings:
     model: str | None = flag(None, "A .keras file.", group="Model")
     arch: str | None = common_flags.arch("Instead of --model.")
     arch_options: Mapping[str, Any] = common_flags.arch_options()
-    imports: tuple[str, ...] = imports_flag()
+    imports: tuple[str, ...] = imports.imports_flag()
     input_shape: tuple[int, int, int] | None = flag(
         None,
         "Height, width and channels of one image, such as 224,224,3. By default the "
@@ -64,6 +63,13 @@ def run(arguments: Sequence[str]) -> None:
         )
     shape = settings.input_shape
     if settings.arch is not None:
+        architectures.check(settings.arch, settings.arch_options)
+        if architectures.kind(settings.arch) == "file":
+            architectures.check_whole("arch", settings.arch)
+    else:
+        architectures.check_whole("model", settings.model)
+    imports.bring(settings.imports)
+    if settings.arch is not None:
         model = _build(settings.arch, shape, settings.arch_options)
     else:
         model = _load(settings.model)
@@ -73,17 +79,11 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _load(name: str) -> keras.Model:
-    path = Path(name).expanduser()
-    if path.suffix != ".keras" or not path.is_file():
-        raise CommandError(
-            f"`--model` must be an existing .keras file. Received: --model={path}"
-        )
     with blame("model"):
-        return load_keras(path)
+        return load_keras(name)
 
 
 def _build(arch: str, shape: tuple | None, options: Mapping[str, Any]) -> keras.Model:
-    architectures.check(arch, options)
     with blame("arch"):
         if architectures.kind(arch) == "package":
             return models.build(arch, shape, **options)

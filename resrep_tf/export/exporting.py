@@ -14,7 +14,7 @@ from resrep_tf.export.comparison import check, compared
 from resrep_tf.export.files import atomic, size
 from resrep_tf.export.precision import in_float32, is_float32
 from resrep_tf.export.quiet import quiet
-from resrep_tf.export.reading.loading import load_written
+from resrep_tf.export.reading.loading import load, load_written
 from resrep_tf.export.report import ExportReport
 from resrep_tf.export.writing import WRITERS, Job
 
@@ -260,3 +260,8 @@ def _spec(
     tensors = getattr(model, "inputs", None)
     name = tensors[0].name if tensors else "images"
     return tf.TensorSpec(shape, tf.float32, name=name)
+
+
+# `resrep_tf.export` is this function, which hides the package: `resrep_tf.export.load`
+# is found on the function.
+export.load = load  # type: ignore[attr-defined]

@@ -8,11 +8,11 @@ one walk, with the budget pricing each step.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resrep_tf.budget import Budget
+from resrep_tf.budget.base import Budget
 from resrep_tf.budget.combined import (
     FLOPS_TARGET,
     CombinedBudget,
@@ -20,8 +20,10 @@ from resrep_tf.budget.combined import (
     check_target,
     removed_fraction,
 )
-from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.selection.checks import check_positive_integer
+
+if TYPE_CHECKING:
+    from resrep_tf.graph.channel_graph import ChannelGraph
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class RowChannels(Sequence):
     parts: tuple[np.ndarray, ...] = ()
 
     @classmethod
-    def of(cls, graph: ChannelGraph, channels: Sequence[np.ndarray]) -> "RowChannels":
+    def of(cls, graph: "ChannelGraph", channels: Sequence[np.ndarray]) -> "RowChannels":
         """Returns the rows of compactors in a model, given its graph."""
         return cls(tuple(channels), graph.parts(channels))
 

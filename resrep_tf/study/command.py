@@ -4,16 +4,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import keras
-
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.export import files
-from resrep_tf.study import report, trajectory
+from resrep_tf.lazy import keras
 from resrep_tf.study.cases import PRESETS, RECIPES, STUDIES, Case, cases
 from resrep_tf.study.results import Result
 from resrep_tf.train import pipeline, settings
+from resrep_tf.train.checks import check_files
 from resrep_tf.train.settings import Settings
 
 USAGE = """
@@ -130,7 +129,9 @@ class Study:
         self._check_foreign()
         for seed in self.seeds:
             for case in self.cases:
-                _check(settings.parse(self._case_flags(case, seed))[0])
+                found, _ = settings.parse(self._case_flags(case, seed))
+                _check(found)
+        check_files(found)  # All runs have the same.
 
     def _check_foreign(self) -> None:
         """Raises if the folder holds something else than studies."""
@@ -158,6 +159,9 @@ class Study:
 
     def run(self) -> None:
         """Trains the runs that are not complete, then writes the results."""
+        # Here, since they import TensorFlow, which takes seconds.
+        from resrep_tf.study import report, trajectory
+
         results = [result for seed in self.seeds for result in self._run(seed)]
         traces = []
         if self.name == "trajectory":

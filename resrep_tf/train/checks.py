@@ -1,17 +1,17 @@
 """Checks of flags that must fit together, before anything is loaded."""
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from resrep_tf import models
+from resrep_tf import data
 from resrep_tf.budget.combined import FLOPS_TARGET, TARGETS
 from resrep_tf.budget.goals import Goals
 from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.selection.selection import Constraints
+from resrep_tf.train import defaults
 
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
@@ -73,6 +73,16 @@ def check(settings: "Settings") -> None:
     _check_targets(settings)
 
 
+def check_files(settings: "Settings") -> None:
+    """Raises if the files and folders of a run are damaged, or not what is needed."""
+    if architectures.kind(settings.arch) == "file":
+        architectures.check_whole("arch", settings.arch)
+    if settings.teacher not in defaults.TEACHERS:
+        architectures.check_whole("teacher", settings.teacher)
+    with blame("dataset"):
+        data.check(settings.dataset, settings.data_dir, settings.download)
+
+
 def _check_rates(settings: "Settings") -> None:
     for prefix in ("", "base_"):
         schedule = getattr(settings, f"{prefix}lr_schedule")
@@ -89,14 +99,9 @@ def _check_rates(settings: "Settings") -> None:
 def _check_model(settings: "Settings") -> None:
     architectures.check(settings.arch, settings.arch_options)
     kind = architectures.kind(settings.arch)
-    published = settings.init_weights == models.IMAGENET
-    if settings.init_weights and not (
-        published or os.path.isfile(settings.init_weights)
-    ):
-        raise CommandError(
-            "`--init_weights` must be an existing file, or imagenet. "
-            f"Received: --init_weights={settings.init_weights}"
-        )
+    architectures.check_weights(settings.init_weights)
+    if settings.teacher not in defaults.TEACHERS:
+        architectures.check_file("teacher", settings.teacher)
     if not (settings.init_weights or settings.base_epochs or kind in ("file", "hub")):
         raise CommandError(
             "`--init_weights` must be given, or `--base_epochs` be positive: there is "

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from resrep_tf import models
-from resrep_tf.baselines.filters import FILTERS
+from resrep_tf.baselines.names import FILTERS
 from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
 from resrep_tf.data import train_examples
-from resrep_tf.pruning.compactor import KINDS
 from resrep_tf.selection.schedule import AUTO, Schedule
 
-COMPACTORS = tuple(KINDS)
+# Those of `resrep_tf.wrap`, known before TensorFlow is imported.
+COMPACTORS = ("matrix", "vector", FILTERS)
 TEACHERS = ("none", "base")
 # By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
 # that are not listed.

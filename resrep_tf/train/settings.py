@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resrep_tf.baselines.criteria import CRITERIA
-from resrep_tf.cli import common_flags, recipes
+from resrep_tf.baselines.names import CRITERIA
+from resrep_tf.cli import common_flags
 from resrep_tf.cli.export import formats_flag, read_on_or_off
 from resrep_tf.cli.flagset import FlagSet, flag, marked
 from resrep_tf.cli.imports import imports_flag
@@ -333,7 +333,7 @@ class Settings:
 
 def flag_set() -> FlagSet[Settings]:
     """Returns the flags of the training command."""
-    return FlagSet(USAGE, Settings, recipes=True)
+    return FlagSet(USAGE, Settings, recipes=True, rewrite=read_on_or_off)
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
@@ -342,7 +342,6 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
     Returns:
         The settings, and the text of a flagfile that gives the same ones anywhere.
     """
-    arguments = read_on_or_off(recipes.expand(arguments))
     settings, text = flag_set().resolve(arguments)
     check(settings)
     return settings, text

@@ -11,6 +11,8 @@ from resrep_tf.cli import tensorflow_log
 COMMANDS = ("convert", "evaluate", "explain", "study", "train")
 START = """
 import os, sys
+# As Python has it while it looks for the module of a command.
+sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "resrep_tf.train"]
 from resrep_tf.cli import running, tensorflow_log
 for command in {commands}:
     __import__(f"resrep_tf.{{command}}")

@@ -1,9 +1,13 @@
 """Imports point in one direction: from a folder only to those above it."""
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 import pytest
+
+from resrep_tf import classes
 
 ROOT = Path(__file__).resolve().parents[2]
 # From the ground up; a folder may import itself and those before it.
@@ -41,6 +45,17 @@ def test_imports_point_one_way(folder):
         extra = {*FOLDERS} if path.name in COMMANDS else set()
         wrong = imported(path) - allowed - extra
         assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+def test_keras_knows_all_classes_of_this_package():
+    """A file of this package is loaded by Keras alone once the package is imported."""
+    registering = {
+        path.stem
+        for path in (ROOT / "resrep_tf").rglob("*.py")
+        if re.search(r"^@keras.saving.register_", path.read_text("utf-8"), re.M)
+    }
+    assert registering == set(classes.__all__)
+    assert "resrep_tf.classes" in sys.modules
 
 
 def test_every_folder_has_its_place():

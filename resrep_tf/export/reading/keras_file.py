@@ -5,6 +5,8 @@ configuration asks for, and names the cause of a failure at the end of a long te
 the archive and its configuration are looked at first.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import zipfile
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
+from resrep_tf.lazy import keras
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
@@ -33,8 +35,8 @@ def load_keras(path: str | Path, compile: bool = False) -> keras.Model:
         ValueError: If the file is missing, damaged or no such file, or needs code that
             is not there; in one line that names it and says the cause first.
     """
+    check_keras(path)
     where = Path(path).expanduser()
-    _check(where, path)
     try:
         return keras.models.load_model(where, compile=compile)
     except RecursionError as error:
@@ -46,8 +48,12 @@ def load_keras(path: str | Path, compile: bool = False) -> keras.Model:
         raise _refused(path, _cause(error)) from error
 
 
-def _check(where: Path, path: str | Path) -> None:
-    """Raises if a file is not a whole archive with what Keras needs."""
+def check_keras(path: str | Path) -> None:
+    """Raises if a file is not a whole archive with what Keras needs.
+
+    Nothing is built of it, and TensorFlow is not imported.
+    """
+    where = Path(path).expanduser()
     try:
         if not where.is_file():
             raise _refused(path, "there is no such file")
