@@ -85,8 +85,14 @@ def absolute(path: str) -> str:
 
 
 def absolute_arch(arch: str) -> str:
-    """Returns `--arch` with an absolute path, if it is a path."""
-    return absolute(arch) if architectures.kind(arch) == "file" else arch
+    """Returns `--arch` with an absolute path, if it is one or has one."""
+    if architectures.kind(arch) == "file":
+        return absolute(arch)
+    prefix, _, preset = arch.partition(":")
+    # A preset's name may look like a path; keras-hub looks for a folder first, too.
+    if prefix == "hub" and os.path.isdir(os.path.expanduser(preset)):
+        return f"{prefix}:{absolute(preset)}"
+    return arch
 
 
 def absolute_dataset(dataset: str) -> str:

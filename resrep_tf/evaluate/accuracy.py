@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -165,23 +164,6 @@ def blame_images(data: Dataset) -> Iterator[None]:
         if message is None:
             raise
         raise CommandError(f"`--dataset`: {message}") from error
-
-
-def passing_bar(batches: int) -> Callable[[], None]:
-    """Shows the progress of an epoch's evaluation, on a terminal.
-
-    The bar takes the line of the epoch's bar, which Keras prints again afterwards.
-
-    Returns:
-        A function to call after each batch.
-    """
-    if verbosity() != 1:
-        return lambda: None
-    # Clears the line, which is longer than this bar.
-    print("\r\x1b[K", end="", flush=True)
-    progress = keras.utils.Progbar(batches, unit_name="batch")
-    done = itertools.count(1)
-    return lambda: progress.update(next(done), finalize=False)
 
 
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:

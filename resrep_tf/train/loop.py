@@ -41,7 +41,6 @@ class Loop:
         save_every: Steps between checkpoints.
         interruption: Notes signals.
         on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
-        verbose: As in `keras.Model.fit`.
         over: Returns true if no further epoch is needed.
     """
 
@@ -56,7 +55,6 @@ class Loop:
     save_every: int
     interruption: Interruption
     on_nan: str
-    verbose: int
     over: Callable[[], bool] = lambda: False
 
     def run(self, position: Position) -> None:
@@ -74,9 +72,7 @@ class Loop:
     def _run(self, position: Position) -> None:
         callbacks = keras.callbacks.CallbackList(
             list(self.callbacks),
-            add_progbar=self.verbose != 0,
             model=self.model,
-            verbose=self.verbose,
             epochs=self.epochs,
             steps=self.steps_per_epoch,
         )

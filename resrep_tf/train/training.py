@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from resrep_tf.train.checkpoints import (
 from resrep_tf.train.loop import Loop, build_state
 from resrep_tf.train.metrics import EpochLog, MetricsFile
 from resrep_tf.train.phases import Phase, Rate, Ready
+from resrep_tf.train.progress import PhaseBar
 from resrep_tf.train.settings import Settings
 
 
@@ -218,10 +220,17 @@ class Trainer:
         model, workers = ready.model, self.workers
         build_state(model, workers.strategy)
         start = self._resume(model, phase)
-        callbacks = list(ready.callbacks)
+        callbacks, bar = list(ready.callbacks), None
         if workers.chief:
             folder = self.folder / output.TENSORBOARD
             callbacks.append(EpochLog(phase.name, self.metrics, folder, start.epoch))
+            bar = PhaseBar(
+                phase.epochs,
+                self.steps_per_epoch,
+                accuracy.count(self.data, self.settings.eval_steps),
+                accuracy.verbosity() == 1,
+            )
+            callbacks.append(bar)  # Behind those that add to the logs.
         predict = accuracy.predictor(model, workers)
         loss = tf.function(model.loss, autograph=False, reduce_retracing=True)
         loop = Loop(
@@ -231,13 +240,12 @@ class Trainer:
             phase.epochs.stop,
             self.steps_per_epoch,
             callbacks,
-            evaluate=lambda each: self._score(predict, loss, each),
+            evaluate=lambda each: self._score(predict, loss, bar, each),
             save=lambda position: self._save(model, phase, position),
             save_every=self.settings.checkpoint_interval,
             over=lambda: phase.over(model),
             interruption=self.interruption,
             on_nan=self.settings.on_nan,
-            verbose=accuracy.verbosity() if workers.chief else 0,
         )
         with accuracy.blame_images(self.data):
             loop.run(start)
@@ -246,16 +254,17 @@ class Trainer:
         self,
         predict: accuracy.Predict,
         loss: accuracy.Loss,
+        bar: PhaseBar | None,
         after_batch: Callable[[], None],
     ) -> dict[str, float]:
-        steps, show = self.settings.eval_steps, lambda: None
-        if self.workers.chief:
-            show = accuracy.passing_bar(accuracy.count(self.data, steps))
+        batches = itertools.count()
 
         def after() -> None:
-            show()
+            if bar is not None:
+                bar.on_test_batch_end(next(batches))
             after_batch()
 
+        steps = self.settings.eval_steps
         scores = accuracy.score(predict, self.data, steps, loss, after)
         found = {"loss": scores.loss, "accuracy": scores.accuracy}
         if self.data.classes > 5:

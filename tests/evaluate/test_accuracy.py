@@ -99,16 +99,3 @@ def test_a_lost_file_of_records_is_named(tmp_path):
         evaluation.blame_images(data.load("digits", batch_size=50)),
     ):
         next(iter(records))
-
-
-def test_a_passing_bar_leaves_its_line_to_the_next(monkeypatch, capsys):
-    show = evaluation.passing_bar(3)
-    show()
-    assert capsys.readouterr().out == ""  # No one watches a file.
-    monkeypatch.setattr(evaluation, "verbosity", lambda: 1)
-    show = evaluation.passing_bar(3)
-    for _ in range(3):
-        show()
-    printed = capsys.readouterr().out
-    assert printed.startswith("\r\x1b[K") and "1/3" in printed
-    assert "\n" not in printed

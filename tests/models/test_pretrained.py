@@ -75,6 +75,15 @@ def test_a_new_head_is_trained_first():
     assert parse(preset)[0].base_epochs
 
 
+def test_a_folder_with_a_preset_is_found_from_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    flags = "--arch=hub:mine", "--dataset=folder:/nowhere"
+    assert parse(flags)[0].arch == f"hub:{tmp_path / 'mine'}"
+    preset = "hub:some_preset"  # No folder of that name.
+    assert parse([f"--arch={preset}", *flags[1:]])[0].arch == preset
+
+
 @pytest.fixture(scope="module")
 def preset(tmp_path_factory):
     hub = pytest.importorskip("keras_hub")

@@ -71,7 +71,6 @@ def train(
         save_every=3,
         interruption=Interruption(),
         on_nan=on_nan,
-        verbose=0,
     ).run(Position())
     return model
 

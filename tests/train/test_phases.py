@@ -61,8 +61,8 @@ def test_a_phase_trains_its_epochs_only(trainer, tmp_path, capsys):
     trained = trainer.run(phase(trainer, range(2, 4)), before)
     printed = capsys.readouterr().out
     assert printed.startswith("A phase\n")
-    assert "Epoch 3/4" in printed and "Epoch 4/4" in printed
-    assert "Epoch 1" not in printed and "Epoch 2" not in printed
+    assert "epoch 3/4, " in printed and "epoch 4/4: " in printed
+    assert "epoch 1" not in printed and "epoch 2" not in printed
     with (tmp_path / output.METRICS).open(newline="") as file:
         rows = [(row["epoch"], row["step"]) for row in csv.DictReader(file)]
     assert rows == [("3", "9"), ("4", "12")]
