@@ -1,5 +1,6 @@
 """What is generated for the documentation is up to date."""
 
+import importlib
 import json
 import re
 import runpy
@@ -7,7 +8,7 @@ from types import ModuleType
 
 import resrep_tf
 from resrep_tf.report.comparison import table
-from support.pages import DOCS, ROOT
+from support.pages import DOCS, ROOT, mentioned
 
 
 def test_the_zoo_shows_the_figures_that_were_measured():
@@ -34,3 +35,22 @@ def test_the_api_page_has_every_public_name():
             assert any(item.startswith(name) for item in shown), name
         else:
             assert name in shown
+
+
+def exists(name: str) -> bool:
+    """Returns whether a dotted name is an attribute or a module of the package."""
+    first, *rest = name.split(".")
+    found = getattr(resrep_tf, first, None) or importlib.import_module(
+        f"resrep_tf.{first}"
+    )
+    for part in rest:
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+def test_names_that_pages_mention_exist():
+    found = mentioned(r"\bresrep_tf\.(\w+(?:\.\w+)*)")
+    assert {"wrap", "export", "data.load"} <= found.keys()
+    assert [item for item in found.items() if not exists(item[0])] == []

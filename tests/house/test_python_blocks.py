@@ -19,10 +19,12 @@ PAGE = "page"  # The name of the module that a page is.
 QUICK = {
     "README.md": {"(224, 224)": "(16, 16)", "epochs=20": "epochs=3"},
     "docs/budgets.md": {'"litert", batch_size=1, threads=1': '"keras", rounds=2'},
+    "docs/data.md": {"image_size=224": "image_size=16"},
     "docs/distributed.md": {"epochs=180": "epochs=1"},
     "docs/how_to.md": {
         "epochs=20, initial_epoch=12": "epochs=2, initial_epoch=1",
         "epochs=12": "epochs=1",
+        "round_to=8": "round_to=2",
         "epochs=20": "epochs=1",
     },
     "docs/python.md": {
@@ -104,6 +106,13 @@ def check_parts(names, printed):
     np.testing.assert_array_equal(*(o.argmax(-1) for o in outputs.values()))
 
 
+def check_data(names, printed):
+    for name in ("mine", "photos"):
+        images, _ = next(iter(names[name].evaluation()))
+        assert np.min(images) >= 0 and np.max(images) <= 1
+    assert (names["mine"].classes, names["photos"].classes) == (10, 2)
+
+
 def check_own_rule(names, printed):
     inputs = keras.Input((8, 8, 3))
     x = L.Conv2D(6, 3, name="target")(inputs)
@@ -116,6 +125,7 @@ def check_own_rule(names, printed):
 
 CHECKS = {
     "README.md": check_readme,
+    "docs/data.md": check_data,
     "docs/python.md": check_parts,
     "docs/rules.md": check_own_rule,
 }

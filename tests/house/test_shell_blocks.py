@@ -7,23 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from resrep_tf.cli.flagset import FlagSet
-from resrep_tf.study.command import Study
+from resrep_tf.cli.flagset import FlagSet, declared
+from resrep_tf.study import command as study
 from resrep_tf.train import settings
-from support.pages import ROOT, blocks, pages
+from support.pages import ROOT, blocks, mentioned, pages
 
 FLAGFILES = sorted(path.name for path in (ROOT / "flags").glob("*.flags"))
 PYTHON = re.compile(r"\bpython ((?:-\w |-m |\w+/)[^\n#`']*)")
 
 
 def read_study(arguments: list[str]) -> None:
-    settings.parse(Study.parse(arguments).flags)
+    settings.parse(study.Study.parse(arguments).flags)
 
 
 READERS = {"resrep_tf.train": settings.parse, "resrep_tf.study": read_study}
+FLAGS = {"recipe", "helpshort", *declared(settings.Settings), *declared(study.Flags)}
 for name in ("resrep_tf.evaluate", "resrep_tf.convert", "resrep_tf.explain"):
     command = importlib.import_module(f"{name}.command")
     READERS[name] = FlagSet(command.USAGE, command.Settings).parse
+    FLAGS |= {*declared(command.Settings)}
 
 
 def commands(text: str) -> list[str]:
@@ -77,3 +79,14 @@ def test_files_that_shell_blocks_name_exist(page):
     # Commands stand in blocks for the shell.
     for block in blocks(page, ""):
         assert not commands(block.code)
+
+
+def test_flags_that_pages_mention_exist():
+    found = mentioned(r"(?<!\S)--(\w+)")
+    assert len(found) > 20
+    unknown = [
+        (name, places)
+        for name, places in found.items()
+        if name not in FLAGS and name.removeprefix("no") not in FLAGS
+    ]
+    assert unknown == []

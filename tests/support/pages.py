@@ -61,3 +61,14 @@ def blocks(page: str, *languages: str) -> list[Block]:
         for found in _BLOCK.finditer(text)
         if found["language"] in languages
     ]
+
+
+def mentioned(pattern: str) -> dict[str, set[str]]:
+    """Returns what of a pattern stands in code within lines, and on which pages."""
+    found: dict[str, set[str]] = {}
+    for page in pages():
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for code in re.findall(r"`([^`\n]+)`", text):
+            for name in re.findall(pattern, code):
+                found.setdefault(name, set()).add(page)
+    return found
