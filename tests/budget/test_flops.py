@@ -155,6 +155,6 @@ def test_errors_name_the_argument():
 
 
 def test_examples_in_the_docstrings():
-    results = doctest.testmod(flops)
+    results = doctest.testmod(flops, extraglobs={"np": np})
     assert results.attempted > 0
     assert results.failed == 0
