@@ -212,8 +212,7 @@ All CNNs of keras-hub are Functional models, and each is above, with the kinds o
 that its backbone can be made of: {kinds}.
 
 Some are made of layers that are whole blocks: what their `call` does is drawn as a
-graph first (`resrep_tf.trace`). There is nothing to prune in {nothing}: its
-normalisations go across channels.
+graph first (`resrep_tf.trace`).
 
 Two of these layers, in DeepLabV3 and RetinaNet, cannot be read from a `.keras` file as
 part of any Functional model, pruned or not: their `build` takes tuples only, and a file
@@ -263,11 +262,9 @@ def keras_hub(rows: dict[str, Row]) -> str:
         for network in HUB
         if network.name in rows
     }
-    nothing = [name for name, row in hub.items() if not row["reduction"]["all"]]
     others = [f"- {name}: {why}." for name, why in TRANSFORMERS.items()]
     return KERAS_HUB.format(
         kinds=", ".join(hub),
-        nothing=" and ".join(nothing),
         others="\n".join(others),
     )
 

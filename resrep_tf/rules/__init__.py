@@ -1,7 +1,7 @@
 """All knowledge about layer types: one rule for each type, and nowhere else."""
 
 # The rule modules register themselves when imported.
-from resrep_tf.rules import channelwise, joins, kernels, shapes  # noqa: F401
+from resrep_tf.rules import across, channelwise, joins, kernels, shapes  # noqa: F401
 from resrep_tf.rules.base import (
     Call,
     ChannelAxis,

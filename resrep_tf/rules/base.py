@@ -317,7 +317,7 @@ class Channelwise(Rule):
         lost = np.isnan(values)
         if not self.keeps_constant(call):
             lost = lost | (values != 0)
-        out[lost] = np.nan
+        out[lost | ~np.isfinite(out)] = np.nan
         return [out]
 
 

@@ -13,7 +13,6 @@ from resrep_tf.rules.base import (
     ChannelAxis,
     Channelwise,
     Relation,
-    Rule,
     along,
     pin_all,
     register,
@@ -148,7 +147,7 @@ class Activation(Channelwise):
 # Operations of `keras.ops` that are functions of each element.
 _FUNCTIONS = """
     Abs Absolute Cast Celu Clip Elu Exp Gelu HardShrink HardSigmoid HardSilu HardTanh
-    LeakyRelu LogSigmoid Negative Relu Relu6 Selu Sigmoid Silu SoftShrink Softplus
+    LeakyRelu LogSigmoid Negative Relu Relu6 Rsqrt Selu Sigmoid Silu SoftShrink Softplus
     Softsign SparsePlus Sqrt Square Squareplus Tanh TanhShrink Threshold
 """
 
@@ -318,22 +317,6 @@ class GlobalPooling(Spatial):
         return replace(relation, outputs=(ChannelAxis(1, output.channels),))
 
 
-@register("keras.ops.Mean", "keras.ops.Max", "keras.ops.Min")
-class Reduce(SameValue):
-    """A reduction over other axes than the channels'."""
-
-    def relate(self, call, channels):
-        op, (tensor,) = call.op, call.inputs
-        rank = len(tensor.shape)
-        axes = range(rank) if op.axis is None else np.atleast_1d(op.axis)
-        axes = {int(axis) % rank for axis in axes}
-        if tensor.axis in axes or 0 in axes:
-            reason = f"{call.describe()} reduces over the channels"
-            return pin_all(call, channels, reason)
-        shift = 0 if op.keepdims else sum(axis < tensor.axis for axis in axes)
-        return Relation.of(tensor.axis - shift, tensor.channels)
-
-
 @register(layers.Rescaling)
 class Rescaling(Elementwise):
     def relate(self, call, channels):
@@ -373,22 +356,3 @@ class Normalization(Elementwise):
                 value = value.reshape(-1)[keep]
             config[name] = value.tolist()
         return type(op).from_config(config)
-
-
-@register(
-    layers.LayerNormalization,
-    layers.GroupNormalization,
-    layers.RMSNormalization,
-    layers.UnitNormalization,
-    layers.Softmax,
-    "keras.ops.Softmax",
-    "keras.ops.LogSoftmax",
-)
-class AcrossChannels(Rule):
-    """Divides by what it finds in several channels, so that all of them stay."""
-
-    def opaque_reason(self, call):
-        return (
-            f"{call.describe()} computes each channel from others too, and would "
-            "compute something else without some of them"
-        )

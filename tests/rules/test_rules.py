@@ -127,7 +127,10 @@ ROWS = {
     "ops_pad_channels": lambda x: ops.pad(x, [[0, 0], [0, 0], [0, 0], [1, 1]]),
     "ops_mean": lambda x: ops.mean(x, axis=[1, 2], keepdims=True),
     "ops_max": lambda x: ops.max(x, axis=(1, 2)),
-    "ops_mean_channels": lambda x: ops.mean(x, axis=-1, keepdims=True),
+    "ops_mean_channels": lambda x: x * ops.mean(x, axis=-1, keepdims=True),
+    "ops_mean_all": lambda x: x * ops.mean(x, axis=(1, 2, 3), keepdims=True),
+    "ops_mean_positions": lambda x: L.Flatten()(ops.mean(x, axis=-1)),
+    "ops_max_channels": lambda x: x * ops.max(x, axis=-1, keepdims=True),
     "ops_reshape": lambda x: ops.reshape(x, (-1, 64, 6)),
     "ops_transpose": lambda x: ops.transpose(x, (0, 2, 1, 3)),
     "ops_getitem": lambda x: x[:, ::2, ::2, :],
@@ -154,6 +157,13 @@ ROWS = {
     "ops_silu": lambda x: ops.silu(x),
     "ops_softmax": lambda x: ops.softmax(x),
     "LayerNormalization": lambda x: L.LayerNormalization()(x),
+    "RMSNormalization": lambda x: L.RMSNormalization(epsilon=0.3)(x),
+    "UnitNormalization_space": lambda x: L.UnitNormalization(axis=(1, 2))(x),
+    "RMSNormalization_drawn": lambda x: (
+        x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + 0.3)
+    ),
+    "RMSNormalization_of_constants": lambda x: L.RMSNormalization()(ops.sigmoid(x)),
+    "UnitNormalization": lambda x: L.UnitNormalization()(x),
 }
 
 
@@ -199,7 +209,9 @@ PINNING = {
     "Reshape_mixing": "reads channels that lie along several axes",
     "Rescaling_per_channel": "each channel",
     "ops_pad_constant": "would not be constant where `reader`",
-    "ops_mean_channels": "reduces over the channels",
+    "ops_max_channels": "reduces over the channels",
+    "UnitNormalization_space": "works on other axes than the channels' alone",
+    "RMSNormalization_of_constants": "adds up all channels",
     "ops_getitem_steps": "do not stay apart",
     "ops_take_table": "do not stay apart",
     "ops_softmax": "computes each channel from others too",

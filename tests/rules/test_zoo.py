@@ -9,9 +9,8 @@ from resrep_tf import models
 from resrep_tf.surgery.verify import compare
 from support.checks import assert_prunes_exactly, example, leaves, outputs, precision
 from support.models.hub_presets import PRESETS, TRANSFORMERS
-from support.models.networks import HUB, NETWORKS, NOTHING_TO_PRUNE, SMALL
+from support.models.networks import HUB, NETWORKS, SMALL
 
-PRUNABLE = [name for name in NETWORKS if name not in NOTHING_TO_PRUNE]
 # These amplify float32's rounding beyond 1e-5; float64's 1e-10 says more then.
 AMPLIFYING = ("ResNet", "ResNetV2")
 # Unless it is told otherwise, as `export` does not, it trains one of its BatchNorms: a
@@ -41,7 +40,7 @@ QUICKEST = [
 
 def prunable(quick):
     """All networks with something to prune; those that are not `quick` are slow."""
-    for name in PRUNABLE:
+    for name in NETWORKS:
         marks = [] if name in quick else [pytest.mark.slow]
         yield pytest.param(name, marks=marks)
 
@@ -117,20 +116,9 @@ def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
         assert_serves(slim, tmp_path)
 
 
-@pytest.mark.parametrize("name", NOTHING_TO_PRUNE)
-def test_says_that_there_is_nothing_to_prune(name):
-    with pytest.raises(ValueError, match="has nothing to prune: no layer can lose"):
-        resrep_tf.wrap(build(name), "all")
-
-
 @pytest.mark.parametrize("name", [network.name for network in HUB])
 def test_prunes_a_backbone_without_its_head(name):
-    backbone = build(name).backbone
-    if name in NOTHING_TO_PRUNE:
-        with pytest.raises(ValueError, match="has nothing to prune"):
-            resrep_tf.wrap(backbone, "all")
-    else:
-        assert_prunes_exactly(backbone)
+    assert_prunes_exactly(build(name).backbone)
 
 
 def test_no_network_of_keras_hub_is_forgotten():

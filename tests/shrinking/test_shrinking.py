@@ -24,7 +24,7 @@ from support.checks import (
     randomise,
 )
 from support.models.graphs import GRAPHS, chain, forgetful, residual
-from support.models.networks import NETWORKS, NOTHING_TO_PRUNE, SMALL
+from support.models.networks import NETWORKS, SMALL
 from support.models.random_models import BATCH, check_batch, random_model
 from support.models.small import small_model
 
@@ -268,7 +268,7 @@ def test_many_random_graphs(first):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("targets", ["all", None])
-@pytest.mark.parametrize("name", [n for n in SMALL if n not in NOTHING_TO_PRUNE])
+@pytest.mark.parametrize("name", SMALL)
 def test_networks(name, targets):
     # In float32 deep networks amplify rounding beyond 1e-5.
     with precision("float64"):

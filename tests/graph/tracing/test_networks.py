@@ -12,7 +12,7 @@ from support.models.published import PUBLISHED
 from support.traced import assert_same_training, assert_traces, images
 
 # Of the hub's networks, those with layers that are whole blocks.
-HUB = ("HGNetV2", "MobileNet", "EfficientNet", "EfficientNetEdge")
+HUB = ("HGNetV2", "MobileNet", "MobileNetV5", "EfficientNet", "EfficientNetEdge")
 QUICK = ("ResNet",)
 
 
@@ -42,20 +42,12 @@ def test_networks_of_keras_hub_are_equal_and_prune(name):
     model = NETWORKS[f"keras_hub.{name}"].build()
     traced, report = assert_traces(model, images(32, 32, 3, batch=2))
     assert not report.opaque
-    assert all(type(layer).__module__.startswith("keras.") for layer in traced.layers)
+    # MobileNetV5 multiplies by weights of its own.
+    own = ("keras.", "resrep_tf.graph.tracing.")
+    assert all(type(layer).__module__.startswith(own) for layer in traced.layers)
     assert free(traced) > 0.9
     _, _, result = assert_prunes_exactly(traced)
     assert result.new_flops < 0.6 * result.flops
-
-
-@pytest.mark.slow
-def test_a_network_whose_normalisation_goes_across_channels():
-    pytest.importorskip("keras_hub")
-    model = NETWORKS["keras_hub.MobileNetV5"].build()
-    traced, report = assert_traces(model, images(32, 32, 3, batch=2))
-    assert not report.opaque
-    reasons = {layer.reason for layer in resrep_tf.explain(traced).layers}
-    assert any("reduces over the channels" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("name", some_slow(("ResNet", "UNet"), QUICK))

@@ -101,8 +101,5 @@ HUB = tuple(_hub(name, *preset) for name, preset in PRESETS.items())
 APPLICATIONS = tuple(_applications())
 NETWORKS = {network.name: network for network in APPLICATIONS + HUB}
 
-# Its normalisations go across channels.
-NOTHING_TO_PRUNE = ("keras_hub.MobileNetV5",)
-
 # The first network of each family in the list is its smallest.
 SMALL = list({net.family: name for name, net in reversed(NETWORKS.items())}.values())

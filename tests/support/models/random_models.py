@@ -173,6 +173,9 @@ class RandomModel:
             lambda: L.Resizing(size + 1, size)(x),
             lambda: L.Softmax()(x),  # Pins.
             lambda: L.LayerNormalization()(x),  # Pins.
+            lambda: L.RMSNormalization(epsilon=0.01)(x),
+            lambda: L.UnitNormalization()(x),
+            lambda: x - ops.mean(x, axis=-1, keepdims=True),
         ]
         if size >= 4:
             choices += [
