@@ -253,18 +253,20 @@ def prune_by_scores(
         scores: A criterion, or scores as `score` returns them.
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
         targets: Which layers, as in `resrep_tf.wrap`.
-        data, loss, seed: As in `score`.
+        data: Batches that the criterion may look at, as in `score`.
+        loss: As in `score`.
+        seed: As in `score`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
         params_target: The fraction to remove of the model's parameters.
-        latency_target, latency_table: As in `resrep_tf.ChannelSelection`.
+        latency_target: As in `resrep_tf.ChannelSelection`.
+        latency_table: The same.
 
     Example:
 
     ```python
     slim = criteria.prune_by_scores(model, "l2", flops_target=0.5)
     slim.compile("sgd", loss)
-    slim.fit(data, epochs=3)
     ```
     """
     goals = Goals(flops_target, params_target, latency_target, latency_table)
@@ -281,8 +283,7 @@ def prune_by_scores(
             f"Received: scores of {list(scores)}"
         )
     channels = RowChannels.of(graph, [producer.channels for producer in leading])
-    # BatchNorms stay in the result.
-    budget = goals.budget(graph, fuse_bn=False)
+    budget = goals.budget(graph, fuse_bn=False)  # BatchNorms stay in the result.
     check_reachable(channels, budget, constraints)
     chosen = select([scores[name] for name in names], channels, budget, constraints)
     kept = np.ones(graph.num_channels, bool)
@@ -312,7 +313,9 @@ def shrink(
         targets: Which layers, as in `resrep_tf.wrap`.
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
-        params_target, latency_target, latency_table: As in `prune_by_scores`.
+        params_target: As in `prune_by_scores`.
+        latency_target: The same.
+        latency_table: The same.
     """
     # Fresh before and after: a fresh BatchNorm leaves no constants of removed
     # channels that would need biases, and a fresh kernel has the scale that an

@@ -6,6 +6,8 @@ import re
 import runpy
 from types import ModuleType
 
+import pytest
+
 import resrep_tf
 from resrep_tf.report.comparison import table
 from support.pages import DOCS, ROOT, mentioned
@@ -27,14 +29,32 @@ def test_the_picture_and_the_table_are_those_of_one_run():
     assert picture["numbers"](report) == {**run, "widths": []}
 
 
-def test_the_api_page_has_every_public_name():
+def documented() -> list[tuple[str, str]]:
+    """Returns the names on the API page, each with the place of its definition."""
     page = (DOCS / "api.md").read_text(encoding="utf-8")
-    shown = {*re.findall(r"(?:^::: |heading: )resrep_tf\.([\w.]+)", page, re.MULTILINE)}
-    for name in {*resrep_tf.__all__} - {"__version__"}:
-        if isinstance(getattr(resrep_tf, name), ModuleType):
-            assert any(item.startswith(name) for item in shown), name
-        else:
-            assert name in shown
+    entry = r"^::: (\S+)\n    options:\n        heading: resrep_tf\.(\S+)$"
+    found = re.findall(entry, page, re.MULTILINE)
+    assert len(found) == page.count("::: ") > 30
+    return found
+
+
+@pytest.mark.parametrize(("path", "name"), documented())
+def test_the_api_page_finds_what_it_shows(path, name):
+    module, _, attribute = path.replace("models.", "resrep_tf.models.").rpartition(".")
+    there = importlib.import_module(module)
+    found = getattr(there, attribute, None) or importlib.import_module(path)
+    if not isinstance(found, ModuleType):
+        assert found.__module__ == module
+    shown = resrep_tf
+    for part in name.split("."):
+        shown = getattr(shown, part)
+    assert shown is found
+
+
+def test_the_api_page_has_every_public_name():
+    shown = {name for _, name in documented()}
+    shown |= {name.split(".")[0] for name in shown}
+    assert {*resrep_tf.__all__} - {"__version__"} <= shown
 
 
 def exists(name: str) -> bool:
