@@ -33,7 +33,8 @@ class Scores:
     Attributes:
         examples: Number of images.
         accuracy: Share of them whose class has the largest output.
-        top5_accuracy: Share whose class is among the five largest.
+        top5_accuracy: Share whose class is among the five largest; None if there are
+            no more classes than that.
         loss: The mean loss without weight decay, if it was asked for.
         warning: A sentence, if the accuracy could be that of guessing, or there are
             classes of which no image was seen.
@@ -41,15 +42,14 @@ class Scores:
 
     examples: int
     accuracy: float
-    top5_accuracy: float
+    top5_accuracy: float | None
     loss: float | None = None
     warning: str | None = None
 
     def __str__(self):
-        return (
-            f"top-1 accuracy {self.accuracy:.2%}, top-5 {self.top5_accuracy:.2%} "
-            f"({self.examples:,} images)"
-        )
+        fifth = self.top5_accuracy
+        more = "" if fifth is None else f", top-5 {fifth:.2%}"
+        return f"top-1 accuracy {self.accuracy:.2%}{more} ({self.examples:,} images)"
 
 
 def evaluate(
@@ -104,7 +104,8 @@ def score(
     mean = None if loss is None else losses / examples
     warnings = near_chance(first / examples, seen, data.classes), _unseen(seen, data)
     warning = " ".join(filter(None, warnings)) or None
-    return Scores(examples, first / examples, fifth / examples, mean, warning)
+    top5 = fifth / examples if data.classes > 5 else None
+    return Scores(examples, first / examples, top5, mean, warning)
 
 
 def _unseen(seen: Sequence[int], data: Dataset) -> str | None:

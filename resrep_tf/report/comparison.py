@@ -17,7 +17,8 @@ class Measurements:
         bytes: Size of its .keras file.
         latency: Seconds of a call, by batch size.
         accuracy: Share of the held-out images that it classifies correctly.
-        top5_accuracy: Share whose class is among its first five.
+        top5_accuracy: Share whose class is among its first five; None if there are
+            no more classes than that.
     """
 
     flops: int
@@ -25,7 +26,7 @@ class Measurements:
     bytes: int
     latency: dict[int, float]
     accuracy: float
-    top5_accuracy: float
+    top5_accuracy: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns plain, JSON-compatible values."""
@@ -76,7 +77,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]
         ("accuracy", "top-1 accuracy"),
         ("top5_accuracy", "top-5 accuracy"),
     ]:
-        if key in before:
+        if before.get(key) is not None:
             rows.append(_share(label, before[key], after[key]))
     return rows
 

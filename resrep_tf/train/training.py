@@ -267,7 +267,7 @@ class Trainer:
         steps = self.settings.eval_steps
         scores = accuracy.score(predict, self.data, steps, loss, after)
         found = {"loss": scores.loss, "accuracy": scores.accuracy}
-        if self.data.classes > 5:
+        if scores.top5_accuracy is not None:
             found["top5_accuracy"] = scores.top5_accuracy
         return found
 

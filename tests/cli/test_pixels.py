@@ -73,7 +73,7 @@ def trained(folder, kind, path) -> float:
 def test_the_accuracy_of_the_base_is_that_of_keras(folder, kind, tmp_path):
     expected = trained(folder, kind, tmp_path / "mine.keras")
     assert expected > 0.6
-    words = f"top-1 accuracy {expected:.2%},"
+    words = f"top-1 accuracy {expected:.2%} ("
     dataset = f"--dataset=folder:{folder}"
     model = f"{tmp_path / 'mine.keras'}"
     printed = call(evaluate.run, f"--model={model}", dataset, "--nolatency")

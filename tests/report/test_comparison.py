@@ -37,7 +37,10 @@ def test_every_quantity_has_a_row():
 
 
 def test_what_was_not_measured_is_left_out():
-    rows = changes({"flops": 4, "accuracy": 0.5}, {"flops": 2, "accuracy": 0.75})
+    few = {"top5_accuracy": None}  # Classes.
+    rows = changes(
+        {"flops": 4, "accuracy": 0.5, **few}, {"flops": 2, "accuracy": 0.75, **few}
+    )
     assert [row.label for row in rows] == ["FLOPs (multiply-adds)", "top-1 accuracy"]
     assert rows[1].change == "+25.00 points"
 
