@@ -44,6 +44,21 @@ class AcrossChannels(Rule):
         )
 
 
+@register(
+    layers.MultiHeadAttention,
+    layers.GroupQueryAttention,
+    layers.Attention,
+    layers.AdditiveAttention,
+)
+class Attention(Rule):
+    """Left as it is, with all that it reads; what it costs is not counted."""
+
+    opaque = True
+
+    def opaque_reason(self, call):
+        return f"{call.describe()} compares positions by all of their channels"
+
+
 class DividesByNorm(Channelwise):
     """Divides by what the squares of all channels add up to."""
 

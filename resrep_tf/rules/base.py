@@ -178,6 +178,8 @@ class Rule:
     touches stays, and nothing about it changes.
     """
 
+    # True if nothing is known about what the operation costs, or does with channels.
+    opaque = False
     # True if the operation's weights make new channels that can be pruned.
     produces = False
     # True if the operation joins several tensors element by element, and true if a
@@ -192,11 +194,6 @@ class Rule:
     role: str | None = None
     # True if one operation can be merged into several layers, into each as a whole.
     shareable = False
-
-    @property
-    def opaque(self) -> bool:
-        """True for the rule of types that nothing is known about."""
-        return type(self) is Rule
 
     def opaque_reason(self, call: Call) -> str:
         return (
@@ -273,6 +270,12 @@ class Rule:
     ) -> tuple[tuple, dict]:
         """Returns the call's arguments, cut where they have a channel axis too."""
         return args, kwargs
+
+
+class _Opaque(Rule):
+    """The rule of types that nothing is known about."""
+
+    opaque = True
 
 
 class Channelwise(Rule):
@@ -362,7 +365,7 @@ def positions(shape: Sequence[int | None], axis: int) -> int:
 # === Registry ===
 
 _RULES: dict[type | str, Rule] = {}
-_OPAQUE = Rule()
+_OPAQUE = _Opaque()
 
 
 def register(*types: type | str) -> Callable[[type[Rule]], type[Rule]]:

@@ -19,6 +19,7 @@ from resrep_tf.graph.keras_calls import (
     takes_training,
 )
 from resrep_tf.graph.keras_nodes import Node
+from resrep_tf.graph.tracing.open_extents import settle
 
 # Keras's layers that hand on their input in inference.
 _IDENTITY_IN_INFERENCE = (
@@ -144,6 +145,8 @@ def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Draw
             raise Undrawable("it returns something that is not computed from its input")
     nodes = nodes_between(tensors, outputs)
     _check_constants(nodes, reads.variables)
+    if open_extent := settle(nodes):
+        raise Undrawable(open_extent)
     return Drawing(inputs, outputs, nodes, tensors)
 
 
@@ -234,6 +237,11 @@ def _in_words(error: Exception) -> str:
         )
     if "KerasTensor" in text and ("bool" in text or "iterat" in text.lower()):
         return "what its `call` does depends on the values of its data"
+    if "NoneType" in text:
+        return (
+            "its `call` computes with an extent that is open, such as the number of "
+            "examples"
+        )
     if "`add_loss()`" in text:
         return "it adds a loss in its `call`"
     first = text.strip().splitlines()[0] if text.strip() else ""
