@@ -40,10 +40,10 @@ def notebook_table(
         )
 
     body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
-    below = "\n".join(f"<p>{prose(note)}</p>" for note in notes)
+    below = "<br />\n".join(map(prose, notes))
     head = f"<thead><tr>{row('th', titles)}</tr></thead>" if any(titles) else ""
     # As wide as it needs to be, and no wider than what is around it.
     return (
         '<div style="overflow-x: auto">\n'
-        f"<table>{head}\n<tbody>\n{body}\n</tbody></table>\n</div>\n{below}"
+        f"<table>{head}\n<tbody>\n{body}\n</tbody></table>\n</div>\n<p>{below}</p>"
     )

@@ -1,7 +1,9 @@
 """One run of `fit` over several models, one after the other."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -33,7 +35,14 @@ class Run:
 
     def fit(self, model: keras.Model, callbacks: Sequence) -> None:
         """Trains a model from where the one before it has stopped."""
-        history = model.fit(
+        with _traced_once():
+            history = self._fit(model, callbacks)
+        self.done += len(history.epoch)
+        for name, values in history.history.items():
+            self.history.setdefault(name, []).extend(values)
+
+    def _fit(self, model: keras.Model, callbacks: Sequence) -> keras.callbacks.History:
+        return model.fit(
             **_split(self.train),
             validation_data=self.validation,
             initial_epoch=self.done,
@@ -45,20 +54,19 @@ class Run:
             shuffle=isinstance(self.train, tuple),
             verbose=self.verbose,
         )
-        self.done += len(history.epoch)
-        for name, values in history.history.items():
-            self.history.setdefault(name, []).extend(values)
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns a model's metrics on the validation data; empty without any."""
         if self.validation is None:
             return {}
-        return model.evaluate(
-            **_split(self.validation),
-            batch_size=self.batch_size if isinstance(self.validation, tuple) else None,
-            verbose=0,
-            return_dict=True,
-        )
+        arrays = isinstance(self.validation, tuple)
+        with _traced_once():
+            return model.evaluate(
+                **_split(self.validation),
+                batch_size=self.batch_size if arrays else None,
+                verbose=0,
+                return_dict=True,
+            )
 
     @property
     def examples(self) -> Any:
@@ -66,6 +74,25 @@ class Run:
         if isinstance(self.train, keras.utils.PyDataset):
             return (self.train[index] for index in range(self.train.num_batches))
         return self.train
+
+
+@contextlib.contextmanager
+def _traced_once() -> Iterator[None]:
+    """Holds back TensorFlow's warning of retracing.
+
+    It takes the steps of all Keras models for one function that is traced again and
+    again. Each model is traced once.
+    """
+
+    def of_another_kind(record: logging.LogRecord) -> bool:
+        return "triggered tf.function retracing" not in record.getMessage()
+
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(of_another_kind)
+    try:
+        yield
+    finally:
+        logger.removeFilter(of_another_kind)
 
 
 def _split(data: Any) -> dict[str, Any]:

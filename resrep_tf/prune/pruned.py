@@ -48,8 +48,8 @@ class PruneReport:
         return "\n".join([str(self.conversion), *self._metrics()])
 
     def _repr_html_(self):
-        metrics = "".join(f"<p>{prose(line)}</p>" for line in self._metrics())
-        return f"{self.conversion._repr_html_()}{metrics}"
+        metrics = "<br />\n".join(map(prose, self._metrics()))
+        return f"{self.conversion._repr_html_()}<p>{metrics}</p>"
 
     def _metrics(self) -> list[str]:
         return [
