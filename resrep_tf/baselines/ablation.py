@@ -34,6 +34,7 @@ class LassoOnly(keras.callbacks.Callback):
     selects_channels = True  # None, on purpose; without it `fit` would refuse to run.
 
     def on_train_begin(self, logs=None):
+        self.model.state.rows_learn.assign(1.0)
         self.model.set_masks([np.ones(c.width) for c in self.model.compactors])
 
 

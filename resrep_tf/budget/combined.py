@@ -121,6 +121,15 @@ class CombinedBudget:
         """Returns by how much `current` would fall if `channel` were removed now."""
         return self._budgets[0].cost(channel)
 
+    def share(self, channel: int) -> float:
+        """Returns which part of all that is still to be removed goes with `channel`.
+
+        The sum over the budgets whose targets are not met; 0 if all are.
+        """
+        return sum(
+            goal.budget.cost(channel) / goal.budget.total for goal in self.unmet()
+        )
+
     def reset(self) -> None:
         """Brings every removed channel back."""
         for budget in self._budgets:

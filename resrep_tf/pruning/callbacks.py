@@ -13,9 +13,10 @@ from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of, targets_met
 from resrep_tf.pruning.state import number
 from resrep_tf.selection import selection
+from resrep_tf.selection.importance import ranks
 from resrep_tf.selection.plan import Plan, needed_strength
 from resrep_tf.selection.rates import rates_of_steps
-from resrep_tf.selection.schedule import AUTO, Schedule
+from resrep_tf.selection.schedule import Schedule
 
 
 class ChannelSelection(keras.callbacks.Callback):
@@ -24,8 +25,9 @@ class ChannelSelection(keras.callbacks.Callback):
     At least one target must be given; of several, all are to be met.
 
     After the warm-up, every `interval` steps, the limit rises by `step`: that many
-    compactor rows at most, those of the smallest norm in the whole network, are
-    masked, fewer if the target is met before. All others go on learning.
+    compactor rows at most, those of the smallest norm in the whole network (or those
+    on which the loss depends least, see `schedule`), are masked, fewer if the target
+    is met before.
 
     Steps are optimizer steps: with gradient accumulation one takes several batches.
 
@@ -43,7 +45,10 @@ class ChannelSelection(keras.callbacks.Callback):
             and masks all rows that the target still takes at the last planned
             selection. Then it stops selecting: rows that were masked later would not
             be forgotten in time. `"paper"` takes the constants as they are and warns
-            if they cannot finish within the run.
+            if they cannot finish within the run. `"informed"` masks those channels
+            first on which the loss depends least for what they cost, by the gradients
+            of recent batches, and has all of them forgotten after an eighth of the
+            run; rows that are not masked keep still. Otherwise it is like `"auto"`.
         total_steps: The step at which training ends, counted from its very start. By
             default the number that follows from the arguments of `fit`. Give it if
             `fit` is called with fewer epochs than the run has in all.
@@ -61,7 +66,7 @@ class ChannelSelection(keras.callbacks.Callback):
     Attributes:
         goals: The targets.
         constraints: The allowed widths.
-        schedule: The constants in use; `"auto"` has changed them when training begins.
+        schedule: The constants in use, as they are changed when training begins.
         plan: What is to be expected of the run, when training has begun.
 
     Example:
@@ -118,13 +123,15 @@ class ChannelSelection(keras.callbacks.Callback):
         self._seen: tuple | None = None
         selection.check_reachable(self._spaces, self._budget, self.constraints)
         self.model.state.epsilon.assign(self._given.epsilon)
+        self.model.state.rows_learn.assign(0.0 if self._given.informed else 1.0)
         self.plan = None
         batches = self.params.get("steps")
-        if self._given.auto and batches is None and self.total_steps is None:
+        if self._given.fits_run and batches is None and self.total_steps is None:
             raise ValueError(
                 "A schedule that fits the run needs its length, but the number of "
                 "steps in an epoch is not known. Give `steps_per_epoch` to `fit`, or "
-                f"`total_steps` to `ChannelSelection`. Received: schedule={AUTO!r}"
+                "`total_steps` to `ChannelSelection`. Received: "
+                f"schedule={self._given.kind!r}"
             )
         warmup = self._given.warmup(
             self.total_steps, batches, self.model.batches_per_step
@@ -135,7 +142,7 @@ class ChannelSelection(keras.callbacks.Callback):
         self._seen = None
         if self.plan is not None:
             return
-        if not self.schedule.auto and self.model.compactor_momentum is None:
+        if not self.schedule.fits_run and self.model.compactor_momentum is None:
             return  # Taken as it is: nothing is known about the user's optimizer.
         total, batches = self.total_steps, self.params.get("steps")
         if total is None:
@@ -152,7 +159,7 @@ class ChannelSelection(keras.callbacks.Callback):
         self.plan = plan_run(
             self.model, self.goals, self.constraints, schedule, total_steps, self._rates
         )
-        if self.schedule.auto:
+        if self.schedule.fits_run:
             self.schedule = dataclasses.replace(
                 schedule,
                 warmup_steps=self.plan.warmup_steps,
@@ -172,7 +179,7 @@ class ChannelSelection(keras.callbacks.Callback):
             return
         due = (step - self.schedule.warmup_steps) // self.schedule.interval + 1
         limit = due * self.schedule.step
-        if self.schedule.auto and due >= self.plan.selections:
+        if self.schedule.fits_run and due >= self.plan.selections:
             # The plan's number of rows is an estimate, but its dates are fixed.
             limit = sum(compactor.width for compactor in self.model.compactors)
         if limit > number(self.model.state.selection_limit):
@@ -181,7 +188,7 @@ class ChannelSelection(keras.callbacks.Callback):
 
     def _is_settled(self) -> bool:
         """Returns whether masks do not change any more."""
-        if not self.schedule.auto:
+        if not self.schedule.fits_run:
             return False
         # To read all masks at every step would be slow; they change with these two.
         state = self.model.state
@@ -201,7 +208,7 @@ class ChannelSelection(keras.callbacks.Callback):
         """Chooses the rows to forget and hands the masks to the compactors."""
         norms = [np.asarray(c.row_norms()) for c in self.model.compactors]
         chosen = selection.select(
-            norms,
+            self._ranks() if self.schedule.informed else norms,
             self._spaces,
             self._budget,
             self.constraints,
@@ -209,9 +216,13 @@ class ChannelSelection(keras.callbacks.Callback):
         )
         self.model.set_masks(chosen.masks)
         self.model.state.flops_removed.assign(chosen.removed)
-        if self.schedule.auto:
+        if self.schedule.fits_run:
             self._raise_strength(self._strength_in_time(norms, chosen))
         return chosen
+
+    def _ranks(self) -> list[np.ndarray]:
+        masks = [np.asarray(c.mask) for c in self.model.compactors]
+        return ranks(self.model.row_importance(), self._spaces, self._budget, masks)
 
     def _strength_in_time(
         self, norms: list[np.ndarray], chosen: selection.Selection

@@ -16,6 +16,12 @@ def row_norms(kernel: Any) -> Any:
     return ops.sqrt(ops.sum(ops.square(kernel), axis=axes))
 
 
+def row_effects(gradient: Any, kernel: Any) -> Any:
+    """Returns by how much the loss grows with the scale of every row."""
+    axes = tuple(range(len(kernel.shape) - 1))
+    return ops.sum(gradient * kernel, axis=axes)
+
+
 def lasso_gradient(kernel: Any, strength: Any) -> Any:
     """Returns `strength * F / ||F||` for every row F, and zero where F is zero."""
     norms = row_norms(kernel)

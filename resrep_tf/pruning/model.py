@@ -36,7 +36,7 @@ class ResRepModel(Taught, EqualReplicas):
         self.compactor_optimizer = None
         self._optimizers: Optimizers | None = None
         self.compiled_strength = Schedule.lasso_strength
-        self.state = State.of(self)
+        self.state = State.of(self, sum(c.width for c in self.compactors))
         for kind in {type(compactor) for compactor in self.compactors}:
             kind.attach(self)
 
@@ -172,6 +172,15 @@ class ResRepModel(Taught, EqualReplicas):
     def compile_from_config(self, config):
         self.compile(**keras.saving.deserialize_keras_object(config))
 
+    def load_own_variables(self, store):
+        # Files of version 0.1 have fewer weights of the state, the first ones.
+        own = self.state.variables
+        if len(store.keys()) >= len(own):
+            super().load_own_variables(store)
+            return
+        for index, variable in enumerate(own[: len(store.keys())]):
+            variable.assign(store[str(index)])
+
     # === Training ===
 
     def train_step(self, data):
@@ -185,6 +194,9 @@ class ResRepModel(Taught, EqualReplicas):
             scaled = self.optimizer.scale_loss(loss)
         self._track_loss(loss, x)
         gradients = tape.gradient(scaled, others + rows)
+        self._optimizers.note_importance(
+            gradients[len(others) :], self.compactors, self.state
+        )
         reset = self._optimizers.reset_gradients(
             gradients[len(others) :], self.compactors, self.state
         )
@@ -207,6 +219,11 @@ class ResRepModel(Taught, EqualReplicas):
         for metric in self.metrics:
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=batch)
+
+    def row_importance(self) -> list[np.ndarray]:
+        """Returns, for each compactor, how much the loss depends on its rows."""
+        importance = ops.convert_to_numpy(self.state.importance)
+        return np.split(importance, np.cumsum([c.width for c in self.compactors])[:-1])
 
     def set_masks(self, masks: Sequence[np.ndarray]) -> None:
         """Sets which rows go on learning (1) and which are forgotten from now on (0).

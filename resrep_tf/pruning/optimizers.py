@@ -14,6 +14,10 @@ from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.state import State
 from resrep_tf.selection.checks import check_momentum
 
+# The share of a row's importance that a step leaves as it is: it is the mean of about
+# the last hundred batches.
+_MEMORY = 0.99
+
 
 def is_scaled(optimizer: keras.Optimizer) -> bool:
     """Returns whether an optimizer scales the loss."""
@@ -135,6 +139,28 @@ class Optimizers:
 
     # === A training step ===
 
+    def note_importance(
+        self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
+    ) -> None:
+        """Lets the rows' gradients, which come with the loss's scale, count.
+
+        Rows whose gradients are not finite keep their importance; with a loss scale
+        there are such steps.
+        """
+        importance = ops.convert_to_tensor(state.importance)
+        scale = ops.cast(self.main.scale_loss(1.0), importance.dtype)
+        effects = []
+        for gradient, compactor in zip(gradients, compactors, strict=True):
+            rows = ops.convert_to_tensor(compactor.rows)
+            if gradient is None:
+                gradient = ops.zeros_like(rows)
+            effect = gradient_reset.row_effects(gradient, rows)
+            effects.append(ops.cast(effect, importance.dtype))
+        effect = replicas.total(ops.concatenate(effects)) / scale
+        recent = ops.square(effect)
+        mean = _MEMORY * importance + (1 - _MEMORY) * recent
+        state.importance.assign(ops.where(ops.isfinite(mean), mean, importance))
+
     def reset_gradients(
         self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
     ) -> list[Any]:
@@ -156,7 +182,10 @@ class Optimizers:
             if gradient is None:
                 gradient = ops.zeros_like(rows)
             gradient = gradient / ops.cast(scale, gradient.dtype)
-            strengths = ops.where(compactor.mask > 0.5, mild, strong)
+            # The filters of a layer are its own, and learn in any case.
+            learn = state.rows_learn if compactor.trains_kernel else 1.0
+            gradient = gradient * ops.cast(learn, gradient.dtype)
+            strengths = ops.where(compactor.mask > 0.5, mild * learn, strong)
             gradient = gradient_reset.reset_gradient(
                 gradient, rows, compactor.mask, ops.cast(strengths, rows.dtype)
             )

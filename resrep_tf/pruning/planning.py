@@ -66,8 +66,8 @@ def plan(
         min_width: The least number of channels that a layer keeps.
         round_to: Widths are multiples of this.
         epsilon: Below this norm a row counts as forgotten.
-        schedule: `"auto"` keeps these constants if they fit the run and derives ones
-            that do otherwise; `"paper"` only tells whether they fit.
+        schedule: As in `ChannelSelection`. `"paper"` only tells whether the constants
+            fit.
         params_target: As in `ChannelSelection`.
         latency_target: As in `ChannelSelection`.
         latency_table: As in `ChannelSelection`.
@@ -170,7 +170,7 @@ def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
     # A strength that an earlier plan has raised is kept out of the next one, which
     # must come to the same result after a restart.
     strength = pruner.compiled_strength
-    if not schedule.auto:
+    if not schedule.fits_run:
         strength = number(pruner.state.masked_strength)
     return dataclasses.replace(
         schedule,

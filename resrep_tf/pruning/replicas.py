@@ -73,6 +73,14 @@ def _make_averaging(model: keras.Model) -> Callable[[], None]:
     return tf.function(lambda: strategy.run(average))
 
 
+def total(value: Any) -> Any:
+    """Returns the sum of a tensor over all replicas."""
+    if tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return value
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
 def fail_together(gradients: Sequence[Any]) -> list[Any]:
     """Makes all gradients NaN on all replicas if any is not finite on any of them.
 
@@ -81,8 +89,7 @@ def fail_together(gradients: Sequence[Any]) -> list[Any]:
     """
     finite = [ops.all(ops.isfinite(g)) for g in gradients if g is not None]
     poison = ops.where(ops.all(ops.stack(finite)), 0.0, float("nan"))
-    context = tf.distribute.get_replica_context()
-    poison = context.all_reduce(tf.distribute.ReduceOp.SUM, poison)
+    poison = total(poison)
     return [None if g is None else g + ops.cast(poison, g.dtype) for g in gradients]
 
 

@@ -20,7 +20,7 @@ def number(scalar: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Scalars that must survive a restart, as non-trainable weights of the model.
+    """What must survive a restart, as non-trainable weights of the model.
 
     Attributes:
         selection_limit: How many rows may be masked.
@@ -28,6 +28,8 @@ class State:
         masked_strength: The Lasso's strength on masked rows.
         epsilon: The norm below which a row counts as forgotten.
         flops_removed: The fraction of FLOPs that goes with the masked rows.
+        rows_learn: 1 if rows that are not masked learn, 0 if they keep still.
+        importance: For each row of all compactors, how much the loss depends on it.
     """
 
     selection_limit: keras.Variable
@@ -35,15 +37,27 @@ class State:
     masked_strength: keras.Variable
     epsilon: keras.Variable
     flops_removed: keras.Variable
+    rows_learn: keras.Variable
+    importance: keras.Variable
 
     @classmethod
-    def of(cls, model: keras.Model) -> "State":
-        """Adds the weights to a model, in the order in which files have them."""
+    def of(cls, model: keras.Model, rows: int) -> "State":
+        """Adds the weights to a model, in the order in which files have them.
 
-        def add(name: str, value: float = 0.0, dtype: str = "float32") -> Any:
+        Args:
+            model: The model.
+            rows: The number of rows of all its compactors.
+        """
+
+        def add(
+            name: str,
+            value: float = 0.0,
+            dtype: str = "float32",
+            shape: tuple[int, ...] = (),
+        ) -> Any:
             return model.add_weight(
                 name=name,
-                shape=(),
+                shape=shape,
                 dtype=dtype,
                 initializer=keras.initializers.Constant(value),
                 trainable=False,
@@ -56,6 +70,12 @@ class State:
             masked_strength=add("masked_strength", Schedule.lasso_strength),
             epsilon=add("epsilon", Schedule.epsilon),
             flops_removed=add("flops_removed"),
+            rows_learn=add("rows_learn", 1.0),
+            importance=add(
+                "importance",
+                dtype=keras.backend.result_type(model.variable_dtype, "float32"),
+                shape=(rows,),
+            ),
         )
 
     @property

@@ -1,21 +1,6 @@
 """Planning a run: will every masked row be forgotten before training ends?
 
-A masked row feels nothing but the Lasso gradient. Under Keras's momentum,
-
-    velocity = momentum * velocity - learning_rate * gradient;  row += velocity,
-
-it sinks straight towards zero and, once the velocity has built up (about
-`1 / (1 - momentum)` steps), by one *stride* per step:
-
-    stride = learning_rate * masked_strength / (1 - momentum).
-
-With the paper's constants that is 1e-4, so a row of norm 1, as compactors have them,
-needs 10,000 steps, and a run of 5,000 steps cannot end in a pruned network. What
-happens at zero depends on `snap`. Snapping sets the row to zero when its norm falls
-below one stride. Without it the row overshoots and swings about zero. Momentum damps
-the swing, but not to nothing: it locks into a cycle of up to about 0.7 strides,
-depending on chance. Such rows are below a small epsilon only when the learning rate has
-decayed far enough.
+`resrep_tf.selection.forgetting` has how a row sinks.
 """
 
 import dataclasses
@@ -34,20 +19,37 @@ from resrep_tf.budget.combined import (
 )
 from resrep_tf.markup import notebook_table
 from resrep_tf.selection.checks import check_not_negative, check_positive_integer
+from resrep_tf.selection.forgetting import forget, needed_strength
 from resrep_tf.selection.rates import rates_of_steps
-from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.schedule import AUTO, INFORMED, Schedule
 
-# Where a derived schedule puts its milestones, as fractions of the run. What is removed
-# early leaves the rest of the run, at a high learning rate, to make up for it; on runs
-# too short for the paper's constants that was worth more than a milder Lasso.
-_WARMUP = 0.05
-_SELECTED = 0.12
-# When the last row is to be forgotten. The later ones are milder, and are for rows that
-# would not come to rest otherwise because they are not snapped.
-_FORGOTTEN = (0.25, 0.4, 0.55, 0.7)
-# Bound of the swing that does not die down, in strides. The widest cycle of thousands
-# of simulated rows has 0.7; a drop of the learning rate widens it for a moment.
-_SWING = 2.0
+
+@dataclass(frozen=True)
+class _Milestones:
+    """Where a derived schedule puts its milestones, as fractions of the run.
+
+    What is removed early leaves the rest of the run, at a high learning rate, to make
+    up for it; on runs too short for the paper's constants that was worth more than a
+    milder Lasso.
+
+    Attributes:
+        warmup: The end of the warm-up.
+        selected: The last selection.
+        forgotten: When the last row is to be forgotten. The later ones are milder,
+            and are for rows that would not come to rest otherwise because they are
+            not snapped.
+    """
+
+    warmup: float
+    selected: float
+    forgotten: tuple[float, ...]
+
+
+_LATER = (0.25, 0.4, 0.55, 0.7)
+_NORMS = _Milestones(0.05, 0.12, _LATER)
+# Gradients tell sooner than norms, and rows that keep still are not large.
+_GRADIENTS = _Milestones(0.03, 0.10, (0.12, *_LATER))
+
 # Selecting more often than this buys nothing: norms hardly move in between.
 _SHORTEST_INTERVAL = 10
 
@@ -67,7 +69,8 @@ class Plan:
         flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
         rows_to_mask: Number of rows that the target takes, estimated.
         row_norm: The largest norm that a row has when it is masked, by the norms
-            before training. At a high rate rows may grow; `"auto"` makes up for it.
+            before training. At a high rate rows may grow; derived constants make up
+            for it.
         selections: Number of selections it takes to mask the rows.
         target_reached_at: Step of the last of these selections. None if the run ends
             before.
@@ -78,6 +81,7 @@ class Plan:
         advice: Why the run does not fit, and what would. Empty if it does.
         params_target: Fraction of the parameters to remove.
         latency_target: Fraction of the latency to remove.
+        schedule: The kind of schedule: `"auto"`, `"informed"` or `"paper"`.
     """
 
     total_steps: int
@@ -97,12 +101,14 @@ class Plan:
     advice: str
     params_target: float | None = None
     latency_target: float | None = None
+    schedule: str = AUTO
 
     @property
     def forgotten_by(self) -> int:
-        """The step by which `"auto"` has all rows forgotten, large ones too."""
+        """The step by which derived constants forget all rows, large ones too."""
         expected = self.forgotten_at or self.total_steps
-        return max(expected, round(_FORGOTTEN[0] * self.total_steps))
+        soonest = _milestones(self.schedule).forgotten[0]
+        return max(expected, round(soonest * self.total_steps))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain, JSON-compatible values."""
@@ -184,9 +190,10 @@ def make_plan(
             such as a Keras schedule. A function is called for at most 512 steps and
             interpolated in between.
         flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
-        schedule: The constants. If they fit the run they are taken as they are. If
-            not, kind `"auto"` derives warm-up, interval, step and masked strength
-            from the run, keeping those given values that suit it.
+        schedule: The constants. Kind `"paper"` takes them as they are, and so does
+            `"auto"` if they fit the run. Otherwise warm-up, interval, step and
+            masked strength are derived from the run, keeping those given values that
+            suit it.
         row_norm: Largest norm that a row may have when it is masked. Compactors start
             as the identity, whose rows have norm 1.
         params_target: Fraction of the parameters to remove.
@@ -214,10 +221,10 @@ def make_plan(
         targets=targets,
     )
     plan = _predict(task, schedule)
-    if plan.fits:
+    if plan.fits and not schedule.informed:
         return plan
     derived = _derive(task, schedule)
-    if schedule.auto:
+    if schedule.fits_run:
         plan = derived
     if plan.fits:
         return plan
@@ -246,6 +253,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
         forgotten_at=None,
         fits=False,
         advice="",
+        schedule=schedule.kind,
     )
     reached = plan.warmup_steps + (plan.selections - 1) * plan.interval
     if reached >= plan.total_steps:
@@ -256,7 +264,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
         return dataclasses.replace(plan, advice=reason)
     # Channels are selected behind a step, so the first one cannot forget anything.
     rates = task.rates[reached:] if task.total_steps > 1 else task.rates[:0]
-    steps, norm = _forget(rates, task.row_norm, schedule)
+    steps, norm = forget(rates, task.row_norm, schedule)
     if steps is None:
         reason = (
             f"A row masked at step {reached:,} may still have norm {norm:.2g} at the "
@@ -268,71 +276,18 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
     )
 
 
-def _forget(
-    rates: np.ndarray, norm: float, schedule: Schedule
-) -> tuple[int | None, float]:
-    """Follows a row of norm `norm` that is masked before the first of `rates`.
-
-    Returns:
-        The number of steps until it is forgotten, or None, and the norm it has left.
-    """
-    momentum = float(schedule.momentum)
-    if norm == 0:  # The Lasso does not move it.
-        return 0, 0.0
-    position, velocity = norm, 0.0
-    pulls = rates * float(schedule.strength)
-    for taken, pull in enumerate(pulls.tolist(), start=1):
-        velocity = momentum * velocity - math.copysign(pull, position)
-        position += velocity
-        if schedule.snap:
-            if abs(position) < pull / (1 - momentum):
-                return taken, 0.0
-        elif position <= 0:
-            swings = _swings(pulls[taken - 1 :], -velocity, 1 - momentum)
-            large = np.flatnonzero(swings >= schedule.epsilon)
-            settled = int(large[-1]) + 1 if large.size else 0
-            return (taken + settled if settled < swings.size else None), swings[-1]
-    return None, abs(position)
-
-
-def _swings(pulls: np.ndarray, speed: float, friction: float) -> np.ndarray:
-    """Bounds the swing of a row that has just passed zero with speed `speed`.
-
-    A swing narrows at two thirds of the friction, and widens at a third of the rate
-    at which the pull weakens (the loss of energy and the adiabatic invariant of a
-    body that a constant force pulls to a point).
-
-    Args:
-        pulls: Learning rate times masked strength, from the step that passed zero on.
-        speed: Distance that the row covered in that step.
-        friction: One minus the momentum.
-
-    Returns:
-        The bound after each of the steps.
-    """
-    overshoot = speed / friction  # The distance it would coast without a pull.
-    before, after = pulls[:-1], pulls[1:]
-    weakening = 1 - np.divide(after, before, out=np.ones_like(after), where=before > 0)
-    narrowing = np.maximum(0, 2 * friction - np.maximum(0, weakening)) / 3
-    # In logarithms, "the old swing narrowed, or the widest cycle if that is wider" is
-    # a running maximum: no loop over what may be a million steps.
-    with np.errstate(divide="ignore"):
-        widest = np.log(np.append(overshoot, _SWING * after / friction))
-    narrowed = np.append(0, np.cumsum(np.log1p(-narrowing)))
-    return np.exp(np.maximum.accumulate(widest - narrowed) + narrowed)
-
-
 # === Derivation ===
 
 
 def _derive(task: _Task, schedule: Schedule) -> Plan:
     """Predicts the run with constants changed so that they fit, if any do."""
     rows, total = task.rows, task.total_steps
-    warmup = min(schedule.warmup(total, None), round(_WARMUP * total))
-    window = max(0, math.floor(_SELECTED * total) - warmup)
+    dates = _milestones(schedule.kind)
+    warmup = min(schedule.warmup(total, None), round(dates.warmup * total))
+    window = max(0, math.floor(dates.selected * total) - warmup)
     interval, step = _pace(rows, window, schedule.interval, schedule.step)
     reached = warmup + (math.ceil(rows / step) - 1) * interval
-    for fraction in _FORGOTTEN:
+    for fraction in dates.forgotten:
         end = max(reached + 1, round(fraction * total))
         needed = needed_strength(
             task.rates[reached:end], task.row_norm, schedule.momentum
@@ -350,6 +305,10 @@ def _derive(task: _Task, schedule: Schedule) -> Plan:
     return plan
 
 
+def _milestones(kind: str) -> _Milestones:
+    return _GRADIENTS if kind == INFORMED else _NORMS
+
+
 def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     """Fits the selections into `window` steps, by interval first, then by step."""
     pauses = math.ceil(rows / step) - 1
@@ -360,21 +319,6 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     # On a very short run a tenth of the window keeps selection progressive.
     interval = min(interval, _SHORTEST_INTERVAL, max(1, window // 10))
     return interval, math.ceil(rows / (window // interval + 1))
-
-
-def needed_strength(rates: np.ndarray, norm: float, momentum: float) -> float:
-    """Returns the mildest strength that brings a row from `norm` to 0 within `rates`.
-
-    The distance that a row sinks is proportional to the strength, and the pull of a
-    step acts on all later ones with a weight of `1 + momentum + momentum^2 + ...`.
-    """
-    steps_left = np.arange(rates.size, 0, -1)
-    distance = float(rates @ ((1 - momentum**steps_left) / (1 - momentum)))
-    if distance <= 0 or norm == 0:
-        return 0.0
-    # Two digits, rounded up, are easier to read and to type.
-    digits = 10.0 ** (math.floor(math.log10(norm / distance)) - 1)
-    return float(f"{math.ceil(norm / distance / digits) * digits:.2g}")
 
 
 def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:

@@ -9,7 +9,7 @@ from resrep_tf.selection.checks import (
     check_positive_integer,
 )
 
-AUTO, PAPER = KINDS = ("auto", "paper")
+AUTO, INFORMED, PAPER = KINDS = ("auto", "informed", "paper")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Schedule:
 
     Attributes:
         kind: `"auto"` changes the constants that cannot finish within the run.
-            `"paper"` takes them as they are.
+            `"paper"` takes them as they are. `"informed"` lets gradients say which
+            channels matter least, and forgets these in the first part of the run.
         warmup_epochs: Epochs before the first selection.
         warmup_steps: The same in optimizer steps; wins over `warmup_epochs`.
         interval: Optimizer steps between two selections.
@@ -61,9 +62,14 @@ class Schedule:
         check_momentum("momentum", self.momentum)
 
     @property
-    def auto(self) -> bool:
-        """True if constants that do not fit the run are changed."""
-        return self.kind == AUTO
+    def informed(self) -> bool:
+        """True if gradients choose the channels; otherwise the norms of rows do."""
+        return self.kind == INFORMED
+
+    @property
+    def fits_run(self) -> bool:
+        """True if constants are changed so that they fit the run."""
+        return self.kind != PAPER
 
     @property
     def strength(self) -> float:

@@ -10,7 +10,7 @@ from resrep_tf.cli import architectures, common_flags
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
 from resrep_tf.data import train_examples
-from resrep_tf.selection.schedule import AUTO, Schedule
+from resrep_tf.selection.schedule import PAPER, Schedule
 
 # Those of `resrep_tf.wrap`, known before TensorFlow is imported.
 COMPACTORS = ("matrix", "vector", FILTERS)
@@ -133,7 +133,7 @@ def shrink(values: Values) -> bool:
     Snapshots are of the wrapped model, at every stage of its training.
     """
     return (
-        values["schedule"] == AUTO
+        values["schedule"] != PAPER
         and values["reset"]
         and values["compactor"] != FILTERS
         and not values["snapshot_epochs"]

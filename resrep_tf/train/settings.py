@@ -12,7 +12,7 @@ from resrep_tf.cli.imports import imports_flag
 from resrep_tf.cli.pixels import pixels_flag
 from resrep_tf.cli.workers import STRATEGIES
 from resrep_tf.selection.schedule import KINDS as SCHEDULES
-from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.schedule import PAPER, Schedule
 from resrep_tf.train import defaults
 from resrep_tf.train.checks import check
 
@@ -114,7 +114,8 @@ class Settings:
     schedule: str = flag(
         _PAPER.kind,
         "paper takes the constants of this group as they are; auto changes those "
-        "that cannot finish within the run.",
+        "that cannot finish within the run; informed also lets gradients, not norms, "
+        "say which channels go, and is done with them early in the run.",
         group="Selection and forgetting",
         choices=SCHEDULES,
         mark=RESREP,
@@ -143,7 +144,7 @@ class Settings:
     masked_strength: float | None = flag(
         None,
         "Its strength on masked rows. By default the same, as in the paper, unless "
-        "--schedule=auto finds that they need more to be forgotten in time.",
+        "they need more to be forgotten in time and --schedule is not paper.",
         lower=0,
         positive=True,
         mark=RESREP,
@@ -179,15 +180,15 @@ class Settings:
     snap: bool = flag(
         None,
         "Set rows to exactly zero once they are within a step of it, which the paper "
-        "does not do. By default with --schedule=auto.",
-        fill=lambda values: values["schedule"] == "auto",
+        "does not do. By default unless --schedule=paper.",
+        fill=lambda values: values["schedule"] != PAPER,
         mark=RESREP,
     )
     shrink: bool = flag(
         None,
         "When all masked channels are forgotten, rebuild the network without them and "
-        "train that one for the rest of the epochs, at its lower cost. By default with "
-        "--schedule=auto.",
+        "train that one for the rest of the epochs, at its lower cost. By default "
+        "unless --schedule=paper.",
         fill=defaults.shrink,
         mark=RESREP,
     )

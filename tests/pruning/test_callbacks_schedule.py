@@ -112,22 +112,23 @@ def test_auto_meets_the_target_when_planned(monkeypatch):
     assert history["flops_removed"][0] == 0 and history["flops_removed"][1] >= 0.5
 
 
-def test_auto_forgets_in_time_what_has_grown_before_it_was_masked():
+@pytest.mark.parametrize(("schedule", "by"), [("auto", 100), ("informed", 48)])
+def test_what_has_grown_before_it_was_masked_is_forgotten_in_time(schedule, by):
     """Plans are made from the norms at the start; training may change them."""
     pruner = pruner_of(snap=True)
     for compactor in pruner.compactors:
         compactor.kernel.assign(3 * compactor.kernel)
-    selection, watch = ChannelSelection(0.5, schedule="auto"), Watch()
+    selection, watch = ChannelSelection(0.5, schedule=schedule), Watch()
     history = fit_selecting(pruner, selection, watch, batches=40, epochs=10)
     assert float(pruner.state.masked_strength) > 2 * selection.plan.masked_strength
     assert history["forgotten"][-1] == 1.0
-    assert selection.plan.forgotten_by == 100  # A quarter of the run.
+    assert selection.plan.forgotten_by == by  # A quarter of the run, or an eighth.
 
 
-def test_auto_stops_selecting_once_the_target_is_met():
+def test_schedules_that_fit_the_run_stop_selecting_once_the_target_is_met():
     """Rows that are exchanged late would not be forgotten in time."""
     counts = {}
-    for schedule in ("paper", "auto"):
+    for schedule in ("paper", "auto", "informed"):
         pruner = pruner_of(snap=True, masked_strength=5.0)
         selection = ChannelSelection(
             0.5, warmup_steps=2, interval=2, step=4, schedule=schedule
@@ -137,7 +138,8 @@ def test_auto_stops_selecting_once_the_target_is_met():
         selection.select = lambda s=selections, f=select: s.append(f()) or s[-1]
         fit_selecting(pruner, selection, batches=10, epochs=4)
         counts[schedule] = [chosen.target_met for chosen in selections]
-    assert counts["auto"].count(True) == 1 and counts["auto"][-1]
+    for schedule in ("auto", "informed"):
+        assert counts[schedule].count(True) == 1 and counts[schedule][-1]
     assert counts["paper"].count(True) > 5
 
 

@@ -253,6 +253,19 @@ def test_derived_strength_is_no_larger_than_necessary(momentum):
     assert float(f"{plan.masked_strength:.2g}") == plan.masked_strength
 
 
+def test_informed_is_done_after_an_eighth_of_the_run():
+    """Also where the paper's constants would fit."""
+    for rows, steps in [(40, 80_000), (400, 5_000)]:
+        rates, given = cosine(steps), {"snap": True, "schedule": "informed"}
+        plan = make_plan(rows, steps, rates, 0.5, **given)
+        assert plan.fits and plan.warmup_steps <= 0.03 * steps
+        assert plan.target_reached_at <= 0.10 * steps
+        assert plan.forgotten_at <= plan.forgotten_by == round(0.12 * steps)
+    given |= {"warmup_steps": 7, "interval": 20, "step": 100}
+    plan = make_plan(400, 5_000, 0.01, 0.5, **given)
+    assert (plan.warmup_steps, plan.interval, plan.step) == (7, 20, 100)
+
+
 def test_auto_moves_only_what_it_must():
     # A warm-up of nearly the whole run: the paper's pace is fine once it is shorter.
     rates = cosine(80_000)
@@ -273,8 +286,11 @@ def test_auto_moves_only_what_it_must():
 
 @pytest.mark.parametrize("steps", [2, 3, 5, 10, 30, 100])
 @pytest.mark.parametrize("rows", [1, 7, 500])
-def test_tiny_runs_have_valid_constants(rows, steps):
-    plan = make_plan(rows, steps, 0.01, 0.5, warmup_steps=5, snap=True, schedule="auto")
+@pytest.mark.parametrize("schedule", ["auto", "informed"])
+def test_tiny_runs_have_valid_constants(schedule, rows, steps):
+    plan = make_plan(
+        rows, steps, 0.01, 0.5, warmup_steps=5, snap=True, schedule=schedule
+    )
     assert plan.interval >= 1
     assert plan.step >= 1
     assert plan.warmup_steps >= 0

@@ -4,17 +4,23 @@ import dataclasses
 
 import pytest
 
-from resrep_tf.selection.schedule import Schedule
+from resrep_tf.selection.schedule import KINDS, Schedule
 
 
 def test_the_papers_constants():
     schedule = Schedule()
     assert (schedule.interval, schedule.step, schedule.warmup_epochs) == (200, 4, 5)
     assert (schedule.lasso_strength, schedule.momentum) == (1e-4, 0.99)
-    assert schedule.epsilon == 1e-5 and schedule.snap and schedule.auto
-    assert not Schedule(kind="paper").auto
+    assert schedule.epsilon == 1e-5 and schedule.snap
     with pytest.raises(dataclasses.FrozenInstanceError):
         schedule.step = 5
+
+
+def test_what_the_kinds_mean():
+    kinds = {kind: Schedule(kind=kind) for kind in KINDS}
+    assert Schedule().kind == "auto"
+    assert [kinds[kind].informed for kind in KINDS] == [False, True, False]
+    assert [kinds[kind].fits_run for kind in KINDS] == [True, True, False]
 
 
 def test_the_strength_on_masked_rows():
@@ -56,5 +62,7 @@ def test_errors_name_the_argument(name, value):
 
 
 def test_unknown_kind():
-    with pytest.raises(ValueError, match=r"\('auto', 'paper'\).*schedule='fast'"):
+    with pytest.raises(
+        ValueError, match=r"\('auto', 'informed', 'paper'\).*schedule='fast'"
+    ):
         Schedule(kind="fast")
