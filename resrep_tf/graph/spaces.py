@@ -312,7 +312,8 @@ def _leading(graph: "ChannelGraph", groups: Groups) -> dict[int, tuple[Producer,
     while waiting:
         trials = {}
         for number, queue in list(waiting.items()):
-            if len(leading[number]) == 1 or not queue:
+            kernels = [p for p in leading[number] if p.calls[0].rule.produces]
+            if len(kernels) == 1 or not queue:
                 del waiting[number]
                 continue
             follower = queue.pop()

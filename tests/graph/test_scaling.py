@@ -128,3 +128,20 @@ def test_shrinking_scales_batchnorms_and_goes_on():
 def test_filters_of_a_space_with_scaled_layers_cannot_be_trained_to_be_forgotten():
     with pytest.raises(ValueError, match="needs `norm0` to forget its channels too"):
         resrep_tf.wrap(preactivated(), "all", FILTERS)
+
+
+def test_a_gate_needs_no_compactor_but_the_gated_layer_does():
+    """A squeeze-excite gate behind a depthwise convolution, as in EfficientNet."""
+    inputs = keras.Input((6, 6, 2))
+    x = L.Conv2D(4, 1, activation="relu", name="expand")(inputs)
+    x = L.DepthwiseConv2D(3, padding="same", name="deep")(x)
+    gate = L.GlobalAveragePooling2D(keepdims=True)(x)
+    gate = L.Conv2D(4, 1, activation="sigmoid", name="gate")(gate)
+    x = L.Conv2D(3, 3, padding="same")(L.Multiply()([x + 0.5, gate]))
+    x = L.Conv2D(3, 3, padding="same")(L.BatchNormalization()(x))
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
+    for space in ChannelGraph(model).spaces:
+        assert space.producers
+        assert all(p.calls[0].rule.produces for p in space.producers)
+    _, _, report = assert_prunes_exactly(model, choose=every_second)
+    assert not report.kept

@@ -58,6 +58,8 @@ def _settled(node: Node, extents: list, alike: bool) -> bool:
 
 def _mixes_examples(node: Node) -> bool:
     """Returns True for a call behind which the first axis may be another one."""
+    if isinstance(node.op, keras.Layer):
+        return False  # Layers leave the first axis alone.
     kind = type(node.op).__name__
     if kind in ("Transpose", "Moveaxis", "Swapaxes"):
         (output,) = node.outputs
