@@ -6,6 +6,7 @@ them. No other module looks into Keras's own records.
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -162,6 +163,31 @@ def _lacks_config(layer: keras.Layer) -> bool:
     """
     default = type(layer).get_config is keras.layers.Layer.get_config
     return default and is_stock(type(layer)) and layer._auto_config is None
+
+
+def lost_arguments(layer: keras.Layer) -> list[str]:
+    """Returns the arguments that a layer was made with and its config lacks.
+
+    A layer made from that config would have their defaults. Keras keeps the arguments
+    of a constructor if they are plain values; of others, attributes of the same names
+    are looked at.
+    """
+    config = layer.get_config()
+    recorded = getattr(layer, "_auto_config", None)
+    given = vars(layer) if recorded is None else recorded.config
+    lost = []
+    for name, parameter in inspect.signature(type(layer).__init__).parameters.items():
+        default = parameter.default
+        if default is parameter.empty or name in config or name not in given:
+            continue
+        # The comparison of arrays is no truth value; they are not plain values.
+        plain = isinstance(default, _PLAIN) and isinstance(given[name], _PLAIN)
+        if plain and given[name] != default:
+            lost.append(name)
+    return lost
+
+
+_PLAIN = (str, int, float, bool, type(None), tuple, list)
 
 
 @contextlib.contextmanager

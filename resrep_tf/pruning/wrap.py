@@ -65,9 +65,9 @@ def wrap(
             f"Received: compactor={compactor!r}"
         )
     graph = ChannelGraph(model, input_shape)
+    check_copyable(graph.model)
     check_not_wrapped(graph)
     check_finite(graph)
-    check_copyable(graph.model)
     if not graph.trace_report.told:
         _warn_of_untold(model)
     spaces = choose_spaces(graph, targets)

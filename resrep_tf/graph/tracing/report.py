@@ -8,6 +8,7 @@ import keras
 from resrep_tf.graph.keras_calls import (
     is_stock,
     is_stock_method,
+    lost_arguments,
     operations,
     takes_training,
 )
@@ -108,6 +109,7 @@ def check_copyable(model: keras.Model) -> None:
             continue  # Its rule says how it is copied.
         try:
             type(layer).from_config(layer.get_config())
+            lost = lost_arguments(layer)
         # A user's code may raise anything.
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
@@ -115,6 +117,12 @@ def check_copyable(model: keras.Model) -> None:
                 f"`{layer.name}` ({type(layer).__name__}): "
                 f"{type(error).__name__}: {reason[0]}"
             )
+        else:
+            if lost:
+                names = ", ".join(f"`{name}`" for name in lost)
+                wrong.append(
+                    f"`{layer.name}` ({type(layer).__name__}): without {names}"
+                )
     if wrong:
         raise ValueError(
             "These layers cannot be copied: each needs a `get_config()` that returns "

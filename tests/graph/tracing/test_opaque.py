@@ -355,6 +355,26 @@ def test_layers_without_a_config_are_named_together():
     check_copyable(trace(net(Tensorflow())))
 
 
+class Scales(layers.Layer):
+    """Made anew from its config, it forgets what it was given."""
+
+    def __init__(self, factor=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.times = factor
+
+    def call(self, x):
+        return tf.multiply(x, self.times)
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+def test_a_config_that_lacks_an_argument_is_no_config():
+    check_copyable(trace(net(Scales())))  # There is nothing to forget.
+    with pytest.raises(ValueError, match=r"`scales` \(Scales\): without `factor`"):
+        resrep_tf.wrap(net(Scales(2.0, name="scales")))
+
+
 # === What a graph does not show ===
 
 
