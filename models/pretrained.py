@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,7 +40,10 @@ def build_application(
     else:
         options |= {"classes": classes, "classifier_activation": None}
     try:
-        network = builder(weights=weights, input_shape=input_shape, **options)
+        with warnings.catch_warnings():
+            # MobileNets have weights for some sizes, which do for others.
+            warnings.filterwarnings("ignore", message="`input_shape` is undefined or")
+            network = builder(weights=weights, input_shape=input_shape, **options)
     except Exception as error:
         # What Keras raises when it cannot download.
         if "URL fetch failure" not in str(error):

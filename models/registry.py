@@ -100,6 +100,11 @@ def default_classes(name: str) -> int:
     return inspect.signature(_entry(name).builder).parameters["classes"].default
 
 
+def default_input_shape(name: str) -> tuple[int, int, int]:
+    """Returns height, width and channels of the images it was published for."""
+    return inspect.signature(_entry(name).builder).parameters["input_shape"].default
+
+
 def targets(name: str) -> re.Pattern[str]:
     """Returns a pattern of the names of the layers that the paper prunes.
 

@@ -68,8 +68,8 @@ def image_size() -> Any:
     """Declares `--image_size`."""
     return flag(
         None,
-        "Height and width to bring images to. By default 224 for images of varying "
-        "size; others stay as they are.",
+        "Height and width to bring images to. By default those of the model; 224 for "
+        "images of varying size if it has none; others stay as they are.",
         lower=1,
     )
 

@@ -35,9 +35,11 @@ from resrep_tf.train.settings import Settings
 
 def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
     """Loads the data of a run, or a worker's share, as the network wants them."""
-    shape: Sequence = ()
-    if architectures.kind(settings.arch) == "file":
+    shape, kind = (), architectures.kind(settings.arch)
+    if kind == "file":
         shape = architectures.load_file(settings.arch).inputs[0].shape
+    elif kind == "package" and settings.dataset.startswith("folder:"):
+        shape = (None, *models.default_input_shape(settings.arch))
     with blame("dataset"):
         dataset = data.load(
             settings.dataset,

@@ -15,7 +15,7 @@ from resrep_tf.data import load
 from resrep_tf.data.heads import Head, OneOfLabels
 from resrep_tf.evaluate import command as evaluate
 from resrep_tf.explain import command as explain
-from resrep_tf.train import pipeline
+from resrep_tf.train import pipeline, training
 from resrep_tf.train.settings import parse
 from support.runs import call
 
@@ -120,6 +120,12 @@ def test_one_output_of_one_channel_is_evaluated_as_keras_does(
     model.save(tmp_path / "mine.keras")
     output = evaluated(tmp_path / "mine.keras", grey)
     assert f"top-1 accuracy {expected:.2%}" in output
+
+
+def test_images_of_a_folder_get_the_size_that_a_network_was_made_for(folder):
+    for arch, size in (("resnet20", 32), ("resnet50", 224)):
+        settings, _ = parse([f"--arch={arch}", f"--dataset=folder:{folder}"])
+        assert training.load_data(settings).input_shape == (size, size, 3)
 
 
 def test_images_of_one_channel_are_those_that_keras_reads(grey):

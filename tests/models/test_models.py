@@ -234,6 +234,7 @@ def test_names():
 @pytest.mark.parametrize("name", ["resnet20", "resnet18", "mobilenet", "vgg16"])
 def test_default_classes(shared, name):
     assert models.default_classes(name) == shared(name).output_shape[-1]
+    assert models.default_input_shape(name) == shared(name).input_shape[1:]
 
 
 def test_unknown_name():
