@@ -10,20 +10,17 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 # rounds depends on the CPU.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
-import keras
 import pytest
-import tensorflow as tf
 
 SEED = 0
 
 
 def reset_keras() -> None:
+    import keras
+
     # Without its garbage collection, which takes 0.16 s: that is done per module.
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(SEED)
-
-
-reset_keras()  # For fixtures wider than a test, which are made before the first one.
 
 
 def pytest_configure(config):
@@ -31,13 +28,27 @@ def pytest_configure(config):
 
     For thousands of small graphs, which run a few times, it takes longer than it saves.
     """
+    if config.getoption("numprocesses", None):
+        return  # The process that hands out the tests needs no TensorFlow.
+    import tensorflow as tf
+
     if config.getoption("markexpr") == "not slow":
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # For fixtures wider than a test, which are made before the first one.
+    reset_keras()
+
+
+def pytest_collection_finish():
+    """Exempts what is imported by now from garbage collection: it stays for good."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def fresh_keras():
     """Seed each test, and leave no names, policies or graphs to the next one."""
+    import keras
+
     keras.utils.set_random_seed(SEED)
     yield
     reset_keras()

@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 from resrep_tf import data, models
-from resrep_tf.cli import architectures
 from resrep_tf.cli.flagset import flag
+from resrep_tf.cli.models import architectures
 
 
 def arch(more: str, **options: Any) -> Any:

@@ -10,16 +10,10 @@ from typing import Any
 
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.cli import (
-    architectures,
-    common_flags,
-    export,
-    imports,
-    output,
-    pixels,
-)
+from resrep_tf.cli import common_flags, export, output
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.models import architectures, imports, pixels
 from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.lazy import keras, tf
 from resrep_tf.selection.schedule import Schedule

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from resrep_tf.cli import architectures
-from resrep_tf.cli.architectures import check_shapes, gives_logits
 from resrep_tf.cli.errors import CommandError, brief
+from resrep_tf.cli.models import architectures
+from resrep_tf.cli.models.architectures import check_shapes, gives_logits
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.data.detection import near_chance

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from resrep_tf import data
-from resrep_tf.cli import architectures, common_flags, imports, pixels
+from resrep_tf.cli import common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.models import architectures, imports, pixels
 
 USAGE = """
 Measures the accuracy and the latency of a model:

@@ -9,9 +9,10 @@ from typing import Any
 
 import resrep_tf
 from resrep_tf import models
-from resrep_tf.cli import architectures, common_flags, imports
+from resrep_tf.cli import common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.models import architectures, imports
 from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.lazy import keras
 

@@ -45,62 +45,52 @@ def plan(
     plan is the same before a run and in the middle of it.
 
     Args:
-        pruner: A wrapped model. Where it is compiled, the learning rate, the
-            compactors' momentum, the Lasso's strength and `snap` are taken from it
-            unless given.
-        flops_target: The fraction of FLOPs to remove. One target must be given at
-            least; of several, all are to be met.
-        total_steps: The number of optimizer steps in the run. (With gradient
-            accumulation a step takes several batches.)
-        learning_rate: A number, or a function of the step such as a Keras schedule.
-            A rate that a callback changes during training cannot be foreseen: give
-            it here as a function.
-        warmup_steps: Steps before the first selection: five epochs by default, or a
-            twentieth of the run if `steps_per_epoch` is not given either.
-        steps_per_epoch: To count the default warm-up.
-        interval: Steps between selections.
-        step: How many more rows may be masked at each selection.
-        masked_strength: The Lasso's strength on masked rows.
-        momentum: The momentum of the compactors' optimizer.
-        snap: Whether rows snap to zero.
-        min_width: The least number of channels that a layer keeps.
-        round_to: Widths are multiples of this.
-        epsilon: Below this norm a row counts as forgotten.
+        pruner: A wrapped model. Where it is compiled, the learning rate,
+            `masked_strength`, `momentum` and `snap` are taken from it unless given.
+        total_steps: Steps of the optimizer in the run; batches may be more.
+        learning_rate: A number, or a function of the step: a Keras schedule, or what a
+            callback will do during training, which cannot be foreseen.
+        steps_per_epoch: To count the default warm-up: five epochs, or a twentieth of
+            the run without it.
         schedule: As in `ChannelSelection`. `"paper"` only tells whether the constants
             fit.
-        params_target: As in `ChannelSelection`.
-        latency_target: As in `ChannelSelection`.
-        latency_table: As in `ChannelSelection`.
 
-    Returns:
-        A `Plan`; print it, or hand its constants to `ChannelSelection`.
+    The others are those of `ChannelSelection` and, for compactors, of `compile`. Print
+    the result, or hand its constants to `ChannelSelection`.
 
     Example:
 
     ```python
     pruner = resrep_tf.wrap(model)
     pruner.compile("sgd", loss)
-    plan = resrep_tf.plan(pruner, flops_target=0.5, total_steps=1000)
-    print(plan)
+    print(resrep_tf.plan(pruner, flops_target=0.5, total_steps=1000))
     ```
     """
     goals = Goals(flops_target, params_target, latency_target, latency_table)
     if total_steps is None:
         raise ValueError("`total_steps` must be given. Received: total_steps=None")
-    constraints = Constraints(None, min_width, round_to)
+    own = _own_constants(pruner, masked_strength, momentum, snap)
     constants = Schedule(
-        kind=schedule,
-        warmup_steps=warmup_steps,
-        interval=interval,
-        step=step,
-        masked_strength=masked_strength or number(pruner.state.masked_strength),
-        momentum=_momentum(pruner) if momentum is None else momentum,
-        snap=pruner.snap if snap is None else snap,
-        epsilon=epsilon,
+        kind=schedule, warmup_steps=warmup_steps, interval=interval, step=step, **own
     )
     warmup = constants.warmup(total_steps, steps_per_epoch)
-    constants = dataclasses.replace(constants, warmup_steps=warmup)
+    constants = dataclasses.replace(constants, warmup_steps=warmup, epsilon=epsilon)
+    constraints = Constraints(None, min_width, round_to)
     return plan_run(pruner, goals, constraints, constants, total_steps, learning_rate)
+
+
+def _own_constants(
+    pruner: Any,
+    masked_strength: float | None,
+    momentum: float | None,
+    snap: bool | None,
+) -> dict[str, Any]:
+    """Returns the constants of the compactors, by default those of the model."""
+    return {
+        "masked_strength": masked_strength or number(pruner.state.masked_strength),
+        "momentum": _momentum(pruner) if momentum is None else momentum,
+        "snap": pruner.snap if snap is None else snap,
+    }
 
 
 def plan_run(

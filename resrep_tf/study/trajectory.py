@@ -13,7 +13,8 @@ from resrep_tf.convert.report import read_structure
 from resrep_tf.evaluate import accuracy
 from resrep_tf.pruning.rows import zeroed
 from resrep_tf.study.results import Result
-from resrep_tf.train import settings, snapshots, training
+from resrep_tf.train import settings, training
+from resrep_tf.train.records import snapshots
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from resrep_tf import data
 from resrep_tf.budget.combined import FLOPS_TARGET, TARGETS
 from resrep_tf.budget.goals import Goals
-from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.cli.models import architectures
 from resrep_tf.selection.selection import Constraints
 from resrep_tf.train import defaults
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from resrep_tf import models
 from resrep_tf.baselines.names import FILTERS
-from resrep_tf.cli import architectures, common_flags
+from resrep_tf.cli import common_flags
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.flagset import Values
+from resrep_tf.cli.models import architectures
 from resrep_tf.data import train_examples
 from resrep_tf.selection.schedule import PAPER, Schedule
 

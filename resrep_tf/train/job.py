@@ -8,18 +8,20 @@ import keras
 
 import resrep_tf
 from resrep_tf import data
-from resrep_tf.cli import architectures, export, output
+from resrep_tf.cli import export, output
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.interruption import Interruption
+from resrep_tf.cli.models import architectures
 from resrep_tf.cli.workers import Workers
 from resrep_tf.evaluate import accuracy
 from resrep_tf.export import ExportReport, load
 from resrep_tf.export.precision import in_float32
-from resrep_tf.train import methods, reporting, training
+from resrep_tf.train import methods, training
 from resrep_tf.train.checkpoints import Checkpoints
 from resrep_tf.train.methods import Method
-from resrep_tf.train.metrics import MetricsFile
 from resrep_tf.train.phases import BASE, Phase, Rate, Ready
+from resrep_tf.train.records import reporting
+from resrep_tf.train.records.metrics import MetricsFile
 from resrep_tf.train.settings import BASE_TEACHER, NO_TEACHER, Settings
 from resrep_tf.train.training import Trainer
 

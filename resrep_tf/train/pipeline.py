@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import resrep_tf
-from resrep_tf.cli import imports, output
+from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.interruption import Interruption
+from resrep_tf.cli.models import imports
 from resrep_tf.cli.tensorflow_log import start_tensorflow
 from resrep_tf.cli.workers import start
 from resrep_tf.train import settings as settings_module
@@ -80,7 +81,7 @@ def _header(folder: Path) -> str:
 
 def _finished(folder: Path) -> str:
     report = output.read_report(folder)
-    from resrep_tf.train import reporting
+    from resrep_tf.train.records import reporting
 
     try:
         return reporting.summary(report, folder)

@@ -8,8 +8,8 @@ from resrep_tf.baselines.names import CRITERIA
 from resrep_tf.cli import common_flags
 from resrep_tf.cli.export import formats_flag, read_on_or_off
 from resrep_tf.cli.flagset import FlagSet, flag, marked
-from resrep_tf.cli.imports import imports_flag
-from resrep_tf.cli.pixels import pixels_flag
+from resrep_tf.cli.models.imports import imports_flag
+from resrep_tf.cli.models.pixels import pixels_flag
 from resrep_tf.cli.workers import STRATEGIES
 from resrep_tf.selection.schedule import KINDS as SCHEDULES
 from resrep_tf.selection.schedule import PAPER, Schedule

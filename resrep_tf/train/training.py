@@ -11,9 +11,10 @@ import keras
 import tensorflow as tf
 
 from resrep_tf import data, models
-from resrep_tf.cli import architectures, output, pixels
+from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError, blame, brief
 from resrep_tf.cli.interruption import Interruption
+from resrep_tf.cli.models import architectures, pixels
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.evaluate import accuracy
@@ -27,9 +28,9 @@ from resrep_tf.train.checkpoints import (
     values,
 )
 from resrep_tf.train.loop import Loop, build_state
-from resrep_tf.train.metrics import EpochLog, MetricsFile
 from resrep_tf.train.phases import Phase, Rate, Ready
-from resrep_tf.train.progress import PhaseBar
+from resrep_tf.train.records.metrics import EpochLog, MetricsFile
+from resrep_tf.train.records.progress import PhaseBar
 from resrep_tf.train.settings import Settings
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import resrep_tf
 from resrep_tf.report.comparison import table
-from support.pages import DOCS, ROOT, mentioned
+from support.web.pages import DOCS, ROOT, mentioned
 
 
 def test_the_zoo_shows_the_figures_that_were_measured():

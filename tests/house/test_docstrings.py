@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import resrep_tf
-from support import documentation
+from support.web import documentation
 
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 

@@ -10,9 +10,9 @@ from keras import layers as L
 
 import resrep_tf
 from resrep_tf.rules.base import _RULES
-from support import documentation
 from support.checks import assert_plain, assert_prunes_exactly
-from support.pages import blocks, pages
+from support.web import documentation
+from support.web.pages import blocks, pages
 
 PAGE = "page"  # The name of the module that a page is.
 # What is replaced to make the blocks of a page quick; all of it must occur.

@@ -10,7 +10,7 @@ import pytest
 from resrep_tf.cli.flagset import FlagSet, declared
 from resrep_tf.study import command as study
 from resrep_tf.train import settings
-from support.pages import ROOT, blocks, mentioned, pages
+from support.web.pages import ROOT, blocks, mentioned, pages
 
 FLAGFILES = sorted(path.name for path in (ROOT / "flags").glob("*.flags"))
 PYTHON = re.compile(r"\bpython ((?:-\w |-m |\w+/)[^\n#`']*)")

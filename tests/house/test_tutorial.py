@@ -9,9 +9,9 @@ import tensorflow as tf
 from keras import layers as L
 
 import resrep_tf
-from support import documentation
 from support.checks import assert_plain
-from support.pages import DOCS
+from support.web import documentation
+from support.web.pages import DOCS
 
 CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 SETTINGS = 'tags=["parameters"]'

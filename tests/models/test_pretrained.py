@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import layers as L
 
-from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.models import architectures
 from resrep_tf.data.pixels import scale_of
 from resrep_tf.train.settings import parse
 

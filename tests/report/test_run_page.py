@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from resrep_tf.report import run_page as report_html
-from support.browser import assert_fits_a_phone, browse, needs_chromium
+from support.web.browser import assert_fits_a_phone, browse, needs_chromium
 
 # Elements that have no end.
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}

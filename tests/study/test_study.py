@@ -15,10 +15,11 @@ from resrep_tf.study import cases
 from resrep_tf.study import command as study
 from resrep_tf.study.results import Result, Summary, as_markdown
 from resrep_tf.surgery import slicing
-from resrep_tf.train import settings, snapshots
+from resrep_tf.train import settings
+from resrep_tf.train.records import snapshots
 from support import runs
-from support.browser import assert_fits_a_phone, browse, needs_chromium
 from support.runs import call, digits_network
+from support.web.browser import assert_fits_a_phone, browse, needs_chromium
 
 EPOCHS, TARGET = 3, 0.4
 

@@ -10,8 +10,8 @@ from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.workers import start
 from resrep_tf.train import phases, settings, training
 from resrep_tf.train.checkpoints import Checkpoints
-from resrep_tf.train.metrics import MetricsFile
 from resrep_tf.train.phases import PRUNE, Phase, Ready
+from resrep_tf.train.records.metrics import MetricsFile
 from resrep_tf.train.training import Trainer
 from support.runs import digits_network, events
 

@@ -98,6 +98,35 @@ def variables(model: keras.Model) -> list[keras.Variable]:
     return found
 
 
+def test_a_run_comes_to_the_same_result_after_a_signal_and_an_end_without_one(
+    flags, uninterrupted, tmp_path, monkeypatch
+):
+    process = start(flags, tmp_path)
+    wait_for_checkpoint(process, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_CODE, printed
+    assert "the same command goes on" in printed
+    assert written(tmp_path)
+
+    flags = [*flags, f"--output={tmp_path}"]
+    kill_after(monkeypatch, 3 * STEPS)
+    with pytest.raises(Killed):
+        pipeline.run(flags)
+    monkeypatch.undo()
+    signal_at(monkeypatch, tf.lite.TFLiteConverter, "from_saved_model")
+    with pytest.raises(Interrupted):
+        pipeline.run(flags)
+    monkeypatch.undo()
+    assert (tmp_path / output.SAVED_MODEL).exists()
+    assert not (tmp_path / output.TFLITE).exists()
+    pipeline.run(flags)
+    assert (tmp_path / output.TFLITE).exists()
+    assert_same_results(uninterrupted, tmp_path)
+    assert not (tmp_path / output.CHECKPOINTS).exists()
+
+
+@pytest.mark.slow
 def test_a_run_comes_to_the_same_result_after_a_signal_and_a_kill(
     flags, uninterrupted, tmp_path
 ):
@@ -206,6 +235,7 @@ def signal_at(monkeypatch, owner, name: str, when=lambda *args, **kwargs: True) 
     monkeypatch.setattr(owner, name, signalling)
 
 
+@pytest.mark.slow
 def test_a_signal_at_any_stage_changes_nothing(
     flags, uninterrupted, tmp_path, monkeypatch
 ):

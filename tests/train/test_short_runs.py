@@ -82,7 +82,7 @@ def test_without_epochs_only_the_base_is_made(flags, tmp_path):
 @pytest.mark.parametrize(
     ("base_epochs", "wraps"),
     # Where the base is trained, its first wrap shows only whether flags fit.
-    [(0, 1), (1, 2)],
+    [(0, 1), pytest.param(1, 2, marks=pytest.mark.slow)],
 )
 def test_a_base_is_not_wrapped_more_often_than_needed(
     flags, tmp_path, monkeypatch, base_epochs, wraps
@@ -103,8 +103,9 @@ def test_a_base_is_not_wrapped_more_often_than_needed(
 
 
 def test_parameters_are_a_target(flags, tmp_path):
-    short = ["--base_epochs=0", "--epochs=4", "--noexport", "--params_target=0.3"]
-    printed = call(pipeline.run, *flags[:-1], *short, f"--output={tmp_path}")
+    short = ["--base_epochs=0", "--epochs=4", "--params_target=0.3"]
+    short += ["--noexport", "--noshrink", f"--output={tmp_path}"]
+    printed = call(pipeline.run, *flags[:-1], *short)
     assert "30.0% fewer parameters, about" in printed
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["flops_target"] is None
@@ -135,6 +136,7 @@ def test_a_run_that_is_too_short_says_so(flags, tmp_path):
         "--steps_per_epoch=3",
         "--warmup_epochs=0",
         "--selection_interval=1",
+        "--noexport",
     ]
     printed = call(pipeline.run, *flags, *short, f"--output={tmp_path / 'kept'}")
     assert "fits                no. " in printed

@@ -24,8 +24,8 @@ from resrep_tf.train.checkpoints import transfer
 from resrep_tf.train.checks import blame_targets, goals
 from resrep_tf.train.methods.base import Method, Outcome, copy
 from resrep_tf.train.phases import PRUNE, RECOVER, Phase, Rate, Ready
+from resrep_tf.train.records.snapshots import Snapshots
 from resrep_tf.train.settings import MINIMAL
-from resrep_tf.train.snapshots import Snapshots
 
 # The number of batches on which the statistics of fresh BatchNorms are measured.
 SHRINK_BATCHES = 16

@@ -7,7 +7,7 @@ from keras import layers, ops
 
 import resrep_tf
 from resrep_tf.baselines import criteria
-from resrep_tf.cli import architectures
+from resrep_tf.cli.models import architectures
 from resrep_tf.export import export, load
 from support.checks import randomise
 from support.traced import images

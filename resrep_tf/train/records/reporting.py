@@ -16,7 +16,7 @@ from resrep_tf.export.files import size
 from resrep_tf.report import run_page
 from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.train.methods import Outcome
-from resrep_tf.train.metrics import channel_history
+from resrep_tf.train.records.metrics import channel_history
 from resrep_tf.train.settings import Settings
 
 

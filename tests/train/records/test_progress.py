@@ -2,8 +2,8 @@
 
 import pytest
 
-from resrep_tf.train import progress
-from resrep_tf.train.progress import PhaseBar
+from resrep_tf.train.records import progress
+from resrep_tf.train.records.progress import PhaseBar
 
 
 @pytest.fixture

@@ -4,7 +4,12 @@ import keras
 from keras import layers
 
 from resrep_tf.cli import output
-from resrep_tf.train.metrics import CHANNELS, EpochLog, MetricsFile, channel_history
+from resrep_tf.train.records.metrics import (
+    CHANNELS,
+    EpochLog,
+    MetricsFile,
+    channel_history,
+)
 from support.runs import events
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.models import architectures
 from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.export.precision import in_float32
 from support import runs

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 from keras import layers as L
 
-from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.models import architectures
 from resrep_tf.data import load
 from resrep_tf.data.heads import Head, OneOfLabels
 from resrep_tf.evaluate import command as evaluate

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resrep_tf.cli import architectures
 from resrep_tf.cli.errors import blame
 from resrep_tf.cli.flagset import flag
+from resrep_tf.cli.models import architectures
 from resrep_tf.data.pixels import OWN, SCALES, Choice, scale_of
 from resrep_tf.lazy import keras, tf
 

@@ -1,0 +1,1 @@
+"""What a run writes down and shows: metrics, progress, results, weights."""

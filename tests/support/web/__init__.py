@@ -1,0 +1,1 @@
+"""The pages of the documentation and of reports, and a browser to see them."""
