@@ -1,8 +1,17 @@
 """Lossless channel pruning for Keras: ResRep (ICCV 2021)."""
 
+import signal as _signal
+import sys as _sys
+
+# `python -m` has put "-m" in the place of the program's name while it imports the
+# packages around a command. From here on Ctrl-C ends that quietly; the command itself
+# says what comes of it.
+_is_command = _sys.argv[:1] == ["-m"] and any(__name__ in a for a in _sys.orig_argv)
+if _is_command and _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 import importlib as _importlib
 import pathlib as _pathlib
-import sys as _sys
 import types as _types
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -128,8 +137,7 @@ class _Package(_types.ModuleType):
 
 _sys.modules[__name__].__class__ = _Package
 
-# `python -m` has put "-m" in the place of the program's name while it imports the
-# packages around a command. Everybody else gets all classes at once: Keras must know
-# those of this package before it can load a model that has them.
-if _sys.argv[:1] != ["-m"] or not any(__name__ in a for a in _sys.orig_argv):
+# A command checks its flags first. Everybody else gets all classes at once: Keras must
+# know those of this package before it can load a model that has them.
+if not _is_command:
     _importlib.import_module("resrep_tf.classes")

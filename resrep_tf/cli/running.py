@@ -1,6 +1,7 @@
 """Starts a command, and ends it with one line whatever goes wrong."""
 
 import importlib
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ def run(command: Callable[[Sequence[str]], None] | str) -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
     try:
         if isinstance(command, str):
+            # The package has let Ctrl-C end the process while it was imported.
+            if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             command = importlib.import_module(command).run
         command(arguments)
     except Interrupted:

@@ -287,6 +287,11 @@ def _count_classes(train: np.ndarray, held_out: np.ndarray, name: str) -> int:
             f"once; it has {classes} labels from {present[0]} to {present[-1]}, and "
             f"none is {gaps[0]}. Received: name={name!r}"
         )
+    if classes == 1:
+        raise ValueError(
+            "`y_train` must hold two classes at least; all of its labels are 0. "
+            f"Received: name={name!r}"
+        )
     unknown = np.setdiff1d(held_out, present)
     if unknown.size:
         raise ValueError(

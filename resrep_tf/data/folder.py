@@ -57,6 +57,11 @@ def _look(path: str) -> _Found:
             f"The classes in `val` must be among those in `train`; {unknown[0]!r} is "
             f"not. Received: name={name!r}"
         )
+    if len(classes) == 1:
+        raise ValueError(
+            f"There must be two classes at least; {classes[0]!r} is the only folder "
+            f"in {train!r}. Received: name={name!r}"
+        )
     return _Found(
         classes,
         {label: _images(os.path.join(train, label), name) for label in classes},

@@ -113,7 +113,7 @@ def train_examples(name: str) -> int | None:
     path = os.path.expanduser(path)
     if prefix == "folder":
         return count_files(os.path.join(path, "train")) or None
-    return count_npz(path) if prefix == "npz" else None
+    return (count_npz(path) or None) if prefix == "npz" else None
 
 
 def _check_batch(batch_size: int, num_shards: int, shard_index: int) -> None:

@@ -10,7 +10,13 @@ import numpy as np
 from resrep_tf.budget.goals import Goals
 from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.model import ResRepModel
-from resrep_tf.pruning.planning import plan_run, rate_of, schedule_of, targets_met
+from resrep_tf.pruning.planning import (
+    check_not_lower,
+    plan_run,
+    rate_of,
+    schedule_of,
+    targets_met,
+)
 from resrep_tf.pruning.state import number
 from resrep_tf.selection import selection
 from resrep_tf.selection.importance import ranks
@@ -122,6 +128,7 @@ class ChannelSelection(keras.callbacks.Callback):
         self._budget = self.goals.budget(self.model.graph)
         self._seen: tuple | None = None
         selection.check_reachable(self._spaces, self._budget, self.constraints)
+        check_not_lower(self.model, self.goals, self._budget, self.constraints)
         self.model.state.epsilon.assign(self._given.epsilon)
         self.model.state.rows_learn.assign(0.0 if self._given.informed else 1.0)
         self.plan = None
@@ -152,6 +159,8 @@ class ChannelSelection(keras.callbacks.Callback):
             if epoch == 0:  # Not so where `fit` was told to go on at a later epoch.
                 total += number(self.model.optimizer.iterations)
         self._make_plan(total)
+        if batches is not None:
+            self._check_length(batches * (self.params["epochs"] - epoch))
 
     def _make_plan(self, total_steps: int) -> None:
         schedule = schedule_of(self.model, self.schedule)
@@ -169,6 +178,20 @@ class ChannelSelection(keras.callbacks.Callback):
             self._raise_strength(self.plan.masked_strength)
         if not self.plan.fits:
             warnings.warn(self.plan.advice, stacklevel=2)
+
+    def _check_length(self, batches: int) -> None:
+        """Warns if this `fit` ends before its channels are forgotten, by the plan."""
+        end = number(self.model.optimizer.iterations)
+        end += batches // self.model.batches_per_step
+        if self.total_steps is not None and self.plan.forgotten_by > end:
+            warnings.warn(
+                f"This `fit` ends at step {end:,} of `total_steps={self.total_steps}`: "
+                "by the plan, channels are forgotten by step "
+                f"{self.plan.forgotten_by:,}, and `convert` leaves in what is not. "
+                "Call `fit` again to go on; or, if this is the whole run, leave out "
+                "`total_steps`.",
+                stacklevel=2,
+            )
 
     # === During training ===
 

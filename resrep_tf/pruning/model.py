@@ -11,8 +11,8 @@ from keras import ops
 
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.pruning.compactor import Compactor
+from resrep_tf.pruning.fit_checks import blame_labels, check_callbacks, check_frozen
 from resrep_tf.pruning.optimizers import Optimizers
-from resrep_tf.pruning.other_callbacks import check_callbacks
 from resrep_tf.pruning.replicas import EqualReplicas
 from resrep_tf.pruning.state import State, number
 from resrep_tf.selection.schedule import Schedule
@@ -278,9 +278,11 @@ class ResRepModel(Taught, EqualReplicas):
                 "train the wrapped model without pruning on purpose, call "
                 f"`keras.Model.fit(pruner, ...)`.) Received: callbacks={callbacks}"
             )
-        return super().fit(
-            x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs
-        )
+        check_frozen(self)
+        with blame_labels(self):
+            return super().fit(
+                x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs
+            )
 
 
 def _compactors(model: keras.Model) -> list[Compactor]:

@@ -155,6 +155,44 @@ def targets_met(
     return all(goal.met for goal in budget.goals if goal.argument != FLOPS_TARGET)
 
 
+def check_not_lower(
+    pruner: Any, goals: Goals, budget: CombinedBudget, constraints: Constraints
+) -> None:
+    """Raises if an earlier `fit` has masked more channels than all targets take.
+
+    Args:
+        pruner: A wrapped model.
+        goals: The targets.
+        budget: The budgets of the model's graph. They are reset first.
+        constraints: The allowed widths.
+    """
+    masks = [keras.ops.convert_to_numpy(c.mask) for c in pruner.compactors]
+    channels = pruner.compactor_channels().masked(masks)
+    if not channels:
+        return
+    budget.reset()
+    # The last channels of a selection, which go together, may take it beyond its
+    # targets. Each costs what the dearest one does, at most.
+    together = constraints.round_to
+    dearest = [together * max(map(g.budget.cost, channels)) for g in budget.goals]
+    for channel in channels:
+        budget.remove(channel)
+    over = [
+        f"{goal.argument}={goal.target}"
+        for goal, cost in zip(budget.goals, dearest, strict=True)
+        if goal.target is not None
+        and goal.removed - cost / goal.budget.total >= goal.target
+    ]
+    if len(over) == len(goals.targets):
+        removed = budget.goals[0].removed
+        raise ValueError(
+            f"`{next(iter(goals.targets))}` must not be lower than in an earlier "
+            f"`fit`, which has masked channels of {removed:.1%} of the FLOPs: what is "
+            "forgotten does not come back. Give the earlier target, or wrap the model "
+            f"anew. Received: {', '.join(over)}"
+        )
+
+
 def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
     """Returns a schedule with the constants that the model was compiled with."""
     # A strength that an earlier plan has raised is kept out of the next one, which

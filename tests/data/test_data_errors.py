@@ -256,3 +256,32 @@ def test_without_tensorflow_datasets(monkeypatch):
     message = complaint(ImportError, "cifar10")
     assert 'pip install "resrep_tf[datasets]"' in message
     assert data.load("digits", batch_size=2).classes == 10
+
+
+def test_a_single_class(tmp_path):
+    images, labels = np.zeros((4, 8, 8), "uint8"), np.zeros(4, int)
+    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    np.savez(tmp_path / "one.npz", **arrays)
+    message = complaint(ValueError, f"npz:{tmp_path / 'one.npz'}")
+    assert "`y_train` must hold two classes at least" in message
+
+
+def test_arrays_of_python_objects(tmp_path):
+    numbers = dict.fromkeys(("x_train", "y_train", "y_test"), np.zeros(4))
+    np.savez(tmp_path / "o.npz", **numbers, x_test=np.array([{}, None], object))
+    message = complaint(ValueError, f"npz:{tmp_path / 'o.npz'}")
+    assert "`x_test` cannot be read: it holds Python objects" in message
+    assert str(tmp_path / "o.npz") in message
+
+
+def test_a_class_folder_that_cannot_be_read(folder, monkeypatch):
+    listed = os.listdir
+
+    def refuse(path):
+        if str(path).endswith("dog"):
+            raise PermissionError(13, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    message = complaint(PermissionError, f"folder:{folder}")
+    assert "Cannot read the folder" in message and "dog" in message

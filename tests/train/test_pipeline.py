@@ -287,7 +287,7 @@ def test_the_report_has_the_exported_files(finished, report):
     forms = [each["format"] for each in report["exports"]]
     assert forms == ["keras", "saved_model", "tflite"]
     page = (finished[0] / "report.html").read_text(encoding="utf-8")
-    assert "Files to deploy" in page and "pruned.tflite" in page
+    assert "Files to deploy" in page and "pruned.<wbr>tflite" in page
 
 
 def test_the_accuracy_of_an_int8_file_is_in_the_report(flags, tmp_path):

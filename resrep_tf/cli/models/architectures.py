@@ -223,19 +223,11 @@ def _sized(model: keras.Model, input_shape: tuple[int, int, int]) -> keras.Model
     return copy
 
 
-def _frozen_names(model: keras.Model) -> list[str]:
-    found = []
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            found += _frozen_names(layer)
-        elif layer.variables and not layer.trainable:
-            found.append(layer.name)
-    return found
-
-
 def _frozen_note(model: keras.Model) -> str | None:
     """Returns a note about layers that training leaves as they are; None if none."""
-    names = _frozen_names(model)
+    from resrep_tf.pruning.fit_checks import frozen_layers
+
+    names = frozen_layers(model)
     if not names:
         return None
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

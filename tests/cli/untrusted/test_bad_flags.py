@@ -152,7 +152,8 @@ CASES = {
     "train: no folder": (TRAIN, ["--dataset=folder:no"], "there is no folder"),
     "train: no classes": (TRAIN, ["--dataset=folder:empty"], "no class folders"),
     "train: no images": (TRAIN, ["--dataset=folder:hollow"], "no image of class 'a'"),
-    "train: a class in val": (TRAIN, ["--dataset=folder:more"], "'b' is not"),
+    "train: a class in val": (TRAIN, ["--dataset=folder:more"], "'c' is not"),
+    "train: one class": (TRAIN, ["--dataset=folder:one"], "two classes at least"),
     "train: no npz": (TRAIN, ["--dataset=npz:no.npz"], "There is no such file"),
     "train: text as npz": (TRAIN, ["--dataset=npz:text.keras"], "an .npz file"),
     "train: arrays missing": (
@@ -225,11 +226,12 @@ def _prepare(folder):
     np.savez(folder / "half.npz", x_train=numbers, y_train=numbers)
     (folder / "foreign").mkdir()
     (folder / "foreign" / "thesis.tex").write_text("years of work")
-    for path in ("empty/train", "hollow/train/a", "hollow/val/a", "more/val/b"):
-        (folder / path).mkdir(parents=True)
-    (folder / "more" / "train" / "a").mkdir(parents=True)
-    for path in ("more/train/a/1.png", "more/val/b/1.png"):
-        (folder / path).write_bytes(b"")
+    (folder / "empty" / "train").mkdir(parents=True)
+    # By folder: the classes in `train`, and those in `val`.
+    for name, splits in {"hollow": "ab ab", "more": "ab c", "one": "a a"}.items():
+        for split, classes in zip(("train", "val"), splits.split(), strict=True):
+            for label in classes:
+                (folder / name / split / label).mkdir(parents=True)
     (folder / "done").mkdir()
     (folder / "done" / "report.json").write_text("{")
     (folder / "done" / "pruned.keras").write_bytes(b"")

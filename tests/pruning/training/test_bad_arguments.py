@@ -110,3 +110,58 @@ def test_callbacks_that_keep_old_weights_warn(best, pruner, tmp_path):
 def test_stopping_early_warns(pruner):
     with pytest.warns(UserWarning, match="before all masked channels are forgotten"):
         _fit(pruner, keras.callbacks.EarlyStopping(monitor="loss"))
+
+
+# === What happens in `fit` ===
+
+
+@pytest.fixture
+def classifier():
+    inputs = keras.Input((6,))
+    x = L.Dense(8, activation="relu", name="first")(inputs)
+    found = resrep_tf.wrap(keras.Model(inputs, L.Dense(3)(x), name="three"))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found.compile("sgd", loss, run_eagerly=True)
+    return found
+
+
+def _train(pruner, target=0.5, labels=2, **options):
+    chosen = resrep_tf.ChannelSelection(target, schedule="paper", **options)
+    x, y = np.ones((4, 6), "float32"), np.full(4, labels)
+    pruner.fit(x, y, batch_size=2, callbacks=[chosen], verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+def test_a_lower_target_than_before_is_refused(classifier):
+    _train(classifier)
+    mask = np.ones(8)
+    mask[:5] = 0
+    classifier.set_masks([mask])
+    for target in (0.6, 0.62):  # The fifth channel was needed for this.
+        _train(classifier, target)
+    message = "must not be lower .*62.5% of the FLOPs.*Received: flops_target=0.3"
+    with pytest.raises(ValueError, match=message):
+        _train(classifier, 0.3)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+def test_a_run_longer_than_its_fit_warns(classifier):
+    with pytest.warns(UserWarning, match="ends at step 2 of `total_steps=90000`"):
+        _train(classifier, total_steps=90_000)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+@pytest.mark.parametrize("label", [3, -1])
+def test_labels_out_of_range_are_named(label, classifier):
+    message = (
+        f"`y` must hold .* from 0 to 2: 'three' has 3 .* Received: a label {label}"
+    )
+    with pytest.raises(ValueError, match=message):
+        _train(classifier, labels=label)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+def test_a_frozen_backbone_warns(classifier):
+    classifier.get_layer("first").trainable = False
+    with pytest.warns(UserWarning, match=r"Most of the weights are frozen.*\(first\)"):
+        _train(classifier)
