@@ -41,7 +41,7 @@ def randomise(model, seed=0):
             value = rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)
         elif name in ("moving_variance", "variance"):
             value = rng.uniform(0.5, 2.0, shape)
-        elif name == "count":
+        elif name in ("count", "mask"):
             continue
         elif len(shape) >= 2:
             value = rng.normal(size=shape) / np.sqrt(np.prod(shape[:-1]))
@@ -52,9 +52,12 @@ def randomise(model, seed=0):
 
 
 def calibrate(model, rng):
-    """Brings moving statistics near those of random data, but not onto them."""
+    """Brings moving statistics near those of random data, but not onto them.
+
+    Not those of a subclassed model, whose inputs are not known.
+    """
     norms = [layer for layer in all_layers(model) if hasattr(layer, "moving_variance")]
-    if not norms:
+    if not norms or not hasattr(model, "inputs"):
         return model
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
