@@ -41,7 +41,15 @@ def is_leaf(op: Any) -> bool:
         return True
     if as_function(op) is not None or isinstance(op, keras.Sequential):
         return False
+    if type(op) is keras.layers.Activation and _is_users(op.activation):
+        return False  # A lambda, which no config can hold.
     return is_stock(type(op)) or not rule_for(op).opaque
+
+
+def _is_users(function: Any) -> bool:
+    """Returns True for a function that is not of Keras or TensorFlow."""
+    module = getattr(function, "__module__", None) or ""
+    return not module.startswith((*_OURS, "tensorflow"))
 
 
 def takes_training(layer: keras.Layer) -> bool:

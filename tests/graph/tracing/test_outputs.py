@@ -2,10 +2,11 @@
 
 import keras
 import numpy as np
-from keras import layers
+from keras import layers, ops
 
 import resrep_tf
 from support.checks import assert_prunes_exactly
+from support.traced import assert_traces, images
 
 
 class TwoHeads(layers.Layer):
@@ -45,3 +46,14 @@ def test_activations_called_as_functions_are_followed():
     status = {layer.name: layer.status for layer in explanation.layers}
     assert status["heads_conv"] == status["stem"] == "internal"
     assert not explanation.unknown
+
+
+def test_an_activation_of_the_users_own_is_drawn(tmp_path):
+    """No config can hold a lambda, so that the model could not be copied as it is."""
+    inputs = keras.Input((8, 8, 3))
+    x = layers.Conv2D(4, 3, name="conv")(inputs)
+    x = layers.Activation(lambda x: ops.gelu(x, approximate=True), name="mine")(x)
+    model = keras.Model(inputs, layers.Conv2D(2, 1, name="last")(x))
+    traced, _ = assert_traces(model, images(), tmp_path)
+    assert "mine_gelu" in [op.name for op in traced.operations]
+    assert_prunes_exactly(model)
