@@ -138,7 +138,9 @@ def _class(kind: str) -> str:
 
 def row_header(label: str) -> str:
     """Returns the first cell of a row; a long name may break between its parts."""
-    parts = re.sub(r"(?<=[_/.])(?=\w)", "<wbr>", text(label))
+    # Not within numbers.
+    ends = r"(?<=[_/])(?=\w)|(?<=\.)(?=[^\W\d])"
+    parts = re.sub(ends, "<wbr>", text(label))
     return f'<th scope="row">{parts}</th>'
 
 

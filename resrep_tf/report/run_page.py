@@ -213,7 +213,7 @@ def _exports(exports: Rows) -> str:
         agreement, accuracy = (
             "" if share is None else f"{share:.2%}" for share in shares
         )
-        difference = file["difference"]
+        difference, times = file["difference"], file.get("latency")
         rows.append(
             [
                 html_page.row_header(file["file"]),
@@ -222,6 +222,10 @@ def _exports(exports: Rows) -> str:
                 html_page.number("" if difference is None else f"{difference:.2g}"),
                 html_page.number(agreement),
                 html_page.number(accuracy),
+                *(
+                    html_page.number(f"{1e3 * times[batch]:.2f}" if times else "")
+                    for batch in ("1", "32")
+                ),
             ]
         )
     if not rows:
@@ -230,8 +234,11 @@ def _exports(exports: Rows) -> str:
         "Each file was loaded again and compared with the pruned model on training "
         "images: the largest difference of outputs relative to their scale, and how "
         "often the class is the same. Accuracy is that on held-out images, of formats "
-        "that compute in other numbers than the model.",
-        ["file", "format", "kB", "difference", "same class", "top-1 accuracy"],
+        "that compute in other numbers than the model. Latency is in ms, by batch.",
+        [
+            *("file", "format", "kB", "difference", "same class", "top-1 accuracy"),
+            *("batch 1", "batch 32"),
+        ],
         rows,
-        numbers=(2, 3, 4, 5),
+        numbers=range(2, 8),
     )

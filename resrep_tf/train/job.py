@@ -1,6 +1,7 @@
 """A training run: base, pruning, conversion, export, report."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.models import architectures
 from resrep_tf.cli.workers import Workers
-from resrep_tf.evaluate import accuracy
+from resrep_tf.evaluate import accuracy, latency
 from resrep_tf.export import ExportReport, load
 from resrep_tf.export.precision import in_float32
 from resrep_tf.train import methods, training
@@ -142,22 +143,30 @@ class Job:
             self.settings,
             measured,
             outcome,
-            [self.described(each) for each in exports],
+            self.described(exports),
             resrep_tf.explain(base),
             self.trainer.metrics.rows,
         )
 
-    def described(self, exported: ExportReport) -> dict[str, Any]:
-        """Returns what the report says about a file, with its accuracy if needed.
+    def described(self, exports: Sequence[ExportReport]) -> list[dict[str, Any]]:
+        """Returns what the report says about files: latencies, accuracy if needed.
 
-        The usual formats compute what the model does, whose accuracy is known.
+        The usual formats compute what the model does, whose accuracy is known, and
+        pruned.keras is the model.
         """
-        found = dict(export.entry(exported))
-        if exported.format not in export.DEFAULT:
-            name = exported.path.name
-            predict, steps = load(exported.path), self.settings.eval_steps
-            scores = accuracy.evaluate(predict, self.data, name, steps)
-            found["accuracy"] = scores.accuracy
+        files = {e.format: load(e.path) for e in exports if e.format != "keras"}
+        seconds = latency.measure(files, self.data.input_shape)
+        found = []
+        for each in exports:
+            entry = dict(export.entry(each))
+            if each.format in files:
+                times = seconds[each.format]
+                entry["latency"] = {str(batch): time for batch, time in times.items()}
+            if each.format not in export.DEFAULT:
+                predict, steps = files[each.format], self.settings.eval_steps
+                scores = accuracy.evaluate(predict, self.data, each.path.name, steps)
+                entry["accuracy"] = scores.accuracy
+            found.append(entry)
         return found
 
     def work(self) -> None:

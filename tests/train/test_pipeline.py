@@ -287,7 +287,12 @@ def test_the_report_has_the_exported_files(finished, report):
     forms = [each["format"] for each in report["exports"]]
     assert forms == ["keras", "saved_model", "tflite"]
     page = (finished[0] / "report.html").read_text(encoding="utf-8")
-    assert "Files to deploy" in page and "pruned.<wbr>tflite" in page
+    page = page.replace("<wbr>", "")
+    assert "Files to deploy" in page and "pruned.tflite" in page
+    assert "latency" not in report["exports"][0]  # pruned.keras is the model.
+    for each in report["exports"][1:]:
+        assert set(each["latency"]) == {"1", "32"}
+        assert f"{1e3 * each['latency']['32']:.2f}</td>" in page
 
 
 def test_the_accuracy_of_an_int8_file_is_in_the_report(flags, tmp_path):
