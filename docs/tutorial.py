@@ -52,8 +52,8 @@ classes = train.class_names
 #
 # As usual with Keras: a new head first, on a frozen network; then everything, at a low
 # learning rate. MobileNet takes pixels from -1 to 1; other networks take others (see
-# their `preprocess_input`). The BatchNorms of MobileNetV2 and V3 average over a thousand
-# steps: on few images their validation accuracy lags far behind.
+# their `preprocess_input`). The BatchNorms of MobileNetV2 and V3 average over a
+# thousand steps: on few images their validation accuracy lags far behind.
 
 # %%
 base = network(
