@@ -345,6 +345,8 @@ class RandomModel:
     def subclassed(self, x):
         """A layer or model of a class of its own, sometimes one that stays closed."""
         width = self.pick([self.width(), x.shape[-1]])
+        if x.sparse:  # To Keras, that is what a tensor times an array makes.
+            x = self.conv(x)
         return blocks.grow(x, width, self.pick, self.pick(ACTIVATIONS))
 
     # === Closing ===
