@@ -24,16 +24,20 @@ def reset_keras() -> None:
 
 
 def pytest_configure(config):
-    """Leaves TensorFlow's rewriting of graphs to the slow tests and to the commands.
+    """Leaves rewriting and compiling of graphs to the slow tests and to the commands.
 
-    For thousands of small graphs, which run a few times, it takes longer than it saves.
+    For thousands of small graphs, which run a few times, they take longer than they
+    save. What is about XLA asks for it with `jit_compile=True`.
     """
     if config.getoption("numprocesses", None):
         return  # The process that hands out the tests needs no TensorFlow.
+    import keras
     import tensorflow as tf
 
     if config.getoption("markexpr") == "not slow":
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        # What `jit_compile="auto"`, the default, means to Keras.
+        keras.Model._resolve_auto_jit_compile = lambda model: False
     # For fixtures wider than a test, which are made before the first one.
     reset_keras()
 

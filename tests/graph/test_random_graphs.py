@@ -37,12 +37,12 @@ def prunes(seed, dtype, tolerance=None):
         return alive(outputs(slim))
 
 
-@pytest.mark.parametrize("first", range(0, 60, BATCH))
+@pytest.mark.parametrize("first", range(0, 40, BATCH))
 def test_random_graphs(first):
     check_batch(check, first)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(60, 3100, BATCH))
+@pytest.mark.parametrize("first", range(40, 3100, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)

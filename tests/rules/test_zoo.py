@@ -16,12 +16,6 @@ AMPLIFYING = ("ResNet", "ResNetV2")
 # Unless it is told otherwise, as `export` does not, it trains one of its BatchNorms: a
 # Resizing in front of that takes itself to be in training, and so does all behind it.
 NEEDS_TO_BE_TOLD = "SpatialPyramidPooling"
-# Of these, exporting takes long, and is left to the slow tests.
-SLOW_TO_EXPORT = (
-    *("ResNet50V2", "MobileNetV3Small", "EfficientNetB0", "EfficientNetV2B0"),
-    *("DenseNet121", "InceptionV3", "InceptionResNetV2", "NASNetMobile"),
-    "ConvNeXtTiny",
-)
 # Networks at their published size that take long. The keras-hub ones of the same
 # families, which are made smaller, are quick.
 SLOW = (
@@ -30,6 +24,7 @@ SLOW = (
     "keras_hub.BASNet",
 )
 QUICK = [name for name in SMALL if name not in SLOW]
+# Exporting the others is left to the slow tests.
 QUICKEST = [
     "MobileNet",
     "keras_hub.ResNet",
@@ -104,7 +99,7 @@ def export(model, folder):
 def test_prunes_exactly_and_reloads(name, tmp_path):
     slim = prune(name, "all")
     assert_reloads(slim, tmp_path)
-    if name not in SLOW_TO_EXPORT:
+    if name in QUICKEST:
         assert_serves(slim, tmp_path)
 
 
@@ -112,11 +107,19 @@ def test_prunes_exactly_and_reloads(name, tmp_path):
 def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
     slim = prune(name, None)
     assert_reloads(slim, tmp_path)
-    if name in SLOW_TO_EXPORT:
+    if name not in QUICKEST:
         assert_serves(slim, tmp_path)
 
 
-@pytest.mark.parametrize("name", [network.name for network in HUB])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            network.name, marks=[] if network.name in QUICKEST else [pytest.mark.slow]
+        )
+        for network in HUB
+    ],
+)
 def test_prunes_a_backbone_without_its_head(name):
     assert_prunes_exactly(build(name).backbone)
 
@@ -147,8 +150,8 @@ def keras_network(name):
     "make, name, highest",
     [
         (models.build, "resnet50", 0.621),
-        (models.build, "mobilenet", 0.739),
-        (keras_network, "ResNet50", 0.621),
+        pytest.param(models.build, "mobilenet", 0.739, marks=pytest.mark.slow),
+        pytest.param(keras_network, "ResNet50", 0.621, marks=pytest.mark.slow),
         (keras_network, "MobileNet", 0.739),
     ],
 )

@@ -33,7 +33,7 @@ from support.models.graphs import chain, depthwise, forgetful
 def test_the_optimizer_goes_on(make):
     """On weights that nothing was merged into, its next step is the pruner's."""
     pruner = resrep_tf.wrap(randomise(depthwise()), ["conv2d", "conv2d_2"])
-    pruner.compile(make(), "mse", snap=False)
+    pruner.compile(make(), "mse", snap=False, run_eagerly=True)
     x, rng = example(pruner), np.random.default_rng(0)
     keras.Model.fit(pruner, x, rng.normal(size=(8, 3)), epochs=3, verbose=0)
     for compactor in pruner.compactors:
@@ -75,7 +75,7 @@ def test_the_optimizer_goes_on(make):
 
 def test_merged_weights_start_from_rest():
     pruner = resrep_tf.wrap(randomise(chain()))
-    pruner.compile(keras.optimizers.Adam(0.01), "mse")
+    pruner.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=True)
     x = example(pruner)
     keras.Model.fit(pruner, x, np.zeros((8, 3)), epochs=3, verbose=0)
     optimizer = keras.optimizers.Adam(0.01)

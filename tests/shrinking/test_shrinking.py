@@ -255,13 +255,13 @@ def check(seed):
     return alive(outputs(slim))
 
 
-@pytest.mark.parametrize("first", range(0, 40, BATCH))
+@pytest.mark.parametrize("first", range(0, 20, BATCH))
 def test_random_graphs(first):
     check_batch(check, first)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(40, 660, BATCH))
+@pytest.mark.parametrize("first", range(20, 660, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)
 
