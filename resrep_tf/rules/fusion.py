@@ -40,6 +40,14 @@ class Fusion:
         """
         found = np.zeros(len(keep))
         places = np.flatnonzero(keep)
+        if np.count_nonzero(self.matrix) > np.count_nonzero(
+            self.matrix[places, np.arange(len(places))]
+        ):
+            raise ValueError(
+                "Behind a layer that makes each channel alone, a compactor can only be "
+                "merged if it scales each channel: it must be of kind 'vector'. "
+                "Received: a compactor that mixes channels"
+            )
         found[places] = self.matrix[places, np.arange(len(places))]
         return found
 

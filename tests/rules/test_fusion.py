@@ -41,7 +41,7 @@ def chain(*layers, shape=(6, 6, 3)):
         ([L.Conv2D(4, 1), resrep_tf.Compactor(), L.BatchNormalization()], [MATRIX]),
         ([L.Conv2D(4, 1), L.ReLU(), L.BatchNormalization()], []),
         ([L.DepthwiseConv2D(3), L.BatchNormalization()], [AFFINE]),
-        ([L.DepthwiseConv2D(3), resrep_tf.Compactor()], []),
+        ([L.DepthwiseConv2D(3), resrep_tf.Compactor(kind="vector")], [MATRIX]),
         ([L.ReLU(), L.BatchNormalization()], []),
     ],
 )
@@ -51,6 +51,17 @@ def test_what_stands_behind_a_layer_and_can_be_merged(layers, roles):
     assert list(found) == roles
     for (part,), layer in zip(found.values(), layers[1:], strict=False):
         assert part.op is layer
+
+
+@pytest.mark.parametrize("layer", [L.DepthwiseConv2D(3), L.BatchNormalization()])
+def test_a_matrix_is_not_merged_into_a_layer_that_makes_each_channel_alone(layer):
+    inputs = keras.Input((6, 6, 3))
+    x = resrep_tf.Compactor([layer.name])(layer(L.ReLU()(inputs)))
+    model = resrep_tf.ResRepModel(inputs, L.Conv2D(2, 1)(x))
+    resrep_tf.convert(model, keep={})  # As long as it does not mix channels.
+    model.compactors[0].kernel.assign(np.ones((3, 3)))
+    with pytest.raises(ValueError, match=r"must be of kind 'vector'.*mixes channels"):
+        resrep_tf.convert(model, keep={})
 
 
 def test_a_batchnorm_of_two_layers_is_not_absorbed_and_a_compactor_is():
