@@ -51,9 +51,9 @@ classes = train.class_names
 # ## Transfer learning
 #
 # As usual with Keras: a new head first, on a frozen network; then everything, at a low
-# learning rate. MobileNet takes pixels from -1 to 1; other networks take others (see
-# their `preprocess_input`). The BatchNorms of MobileNetV2 and V3 average over a
-# thousand steps: on few images their validation accuracy lags far behind.
+# learning rate. With `training=False` the BatchNorms keep the statistics that came with
+# the weights: on few images new ones would lag behind. MobileNet takes pixels from -1
+# to 1; other networks take others (see their `preprocess_input`).
 
 # %%
 base = network(
@@ -61,7 +61,7 @@ base = network(
 )
 inputs = keras.Input((*size, 3))
 x = keras.layers.Rescaling(1 / 127.5, offset=-1)(inputs)
-x = keras.layers.Dropout(0.2)(base(x))
+x = keras.layers.Dropout(0.2)(base(x, training=False))
 outputs = keras.layers.Dense(len(classes), activation="softmax")(x)
 model = keras.Model(inputs, outputs)
 
@@ -128,3 +128,12 @@ accuracy = {
 }
 for name, value in accuracy.items():
     print(f"{name}: {value:.2%}")
+
+# %% [markdown]
+# ## What to expect
+#
+# Measured once, small: a network of six convolutions that had learnt the digits 0 to 4
+# was taken over to the digits 5 to 9, in images of 16 pixels, with the settings above. On
+# 146 held-out images it had 97.95 % when trained, when pruned to half of the FLOPs, and
+# as int8; all of it took 77 seconds of CPU time. A run with published weights has not
+# been measured yet.
