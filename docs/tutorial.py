@@ -133,7 +133,7 @@ for name, value in accuracy.items():
 # ## What to expect
 #
 # Measured once, small: a network of six convolutions that had learnt the digits 0 to 4
-# was taken over to the digits 5 to 9, in images of 16 pixels, with the settings above. On
-# 146 held-out images it had 97.95 % when trained, when pruned to half of the FLOPs, and
-# as int8; all of it took 77 seconds of CPU time. A run with published weights has not
-# been measured yet.
+# was taken over to the digits 5 to 9, in images of 16 pixels, with the settings above.
+# On 146 held-out images it had 97.95 % when trained, when pruned to half of the FLOPs,
+# and as int8; all of it took 77 seconds of CPU time. A run with published weights has
+# not been measured yet.
