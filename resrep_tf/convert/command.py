@@ -147,6 +147,12 @@ def _images(settings: Settings, model: keras.Model) -> tf.data.Dataset | None:
         dataset = data.load(
             settings.dataset, batch_size=1, image_size=size, data_dir=settings.data_dir
         )
+    dataset = pixels.coloured(dataset, shape)
+    if not tf.TensorShape(shape).is_compatible_with((None, *dataset.input_shape)):
+        raise CommandError(
+            f"`--dataset` must have images that the model takes, {tuple(shape[1:])}; "
+            f"see `--image_size`. Received: images of {dataset.input_shape}"
+        )
     dataset = pixels.for_model(dataset, settings.pixels, model, trained=True)
     return export.inputs(dataset, settings.export)
 

@@ -230,6 +230,12 @@ class ChannelSelection(keras.callbacks.Callback):
     def select(self) -> selection.Selection:
         """Chooses the rows to forget and hands the masks to the compactors."""
         norms = [np.asarray(c.row_norms()) for c in self.model.compactors]
+        if not all(np.isfinite(each).all() for each in norms):
+            raise FloatingPointError(
+                "Training has diverged: compactors have NaN or infinite rows. Go back "
+                "to a checkpoint and take a lower learning rate. Received: "
+                f"learning_rate={number(self.model.leading_optimizer.learning_rate)}"
+            )
         chosen = selection.select(
             self._ranks() if self.schedule.informed else norms,
             self._spaces,

@@ -106,7 +106,11 @@ class Loop:
             logs, (bad, stop) = step(next(batches), asked)
             position = Position(epoch, index + 1)
             self._judge(int(bad), position)
-            callbacks.on_train_batch_end(index, logs)
+            try:
+                callbacks.on_train_batch_end(index, logs)
+            except FloatingPointError as error:
+                found = self._diverged("The weights are no longer numbers", position)
+                raise found from error
             if int(stop):
                 self._save(position)
                 raise Interrupted

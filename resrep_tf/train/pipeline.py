@@ -62,7 +62,13 @@ def complete(settings: Settings, folder: Path) -> bool:
 
 def _check_same(settings: Settings, folder: Path) -> None:
     """Raises if a folder holds a run with other settings."""
-    then, _ = settings_module.parse([f"--flagfile={folder / output.FLAGS}"])
+    try:
+        then, _ = settings_module.parse([f"--flagfile={folder / output.FLAGS}"])
+    except CommandError as error:
+        raise CommandError(
+            f"`--output` holds a run whose {output.FLAGS} is damaged, or names what is "
+            f"gone. Name another folder, or mend it: {error}"
+        ) from error
     differences = settings_module.differences(then, settings)
     if differences:
         raise CommandError(

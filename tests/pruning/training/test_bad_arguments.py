@@ -165,3 +165,10 @@ def test_a_frozen_backbone_warns(classifier):
     classifier.get_layer("first").trainable = False
     with pytest.warns(UserWarning, match=r"Most of the weights are frozen.*\(first\)"):
         _train(classifier)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+def test_training_that_has_diverged_is_not_selected_from(classifier):
+    classifier.compactors[0].kernel.assign(np.full((8, 8), np.inf))
+    with pytest.raises(FloatingPointError, match=r"diverged.*Received: learning_rate="):
+        _train(classifier, warmup_steps=0)
