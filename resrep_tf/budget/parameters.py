@@ -115,23 +115,12 @@ def parameter_terms(graph: ChannelGraph, fuse_bn: bool = True) -> list[Term]:
 def merged_batchnorms(
     graph: ChannelGraph, fuse_bn: bool = True
 ) -> dict[int, keras.Layer]:
-    """Returns the BatchNorm that conversion merges into each layer, by the layer's id.
-
-    The model's outputs keep their layers, so a BatchNorm that makes one stays, unless
-    a compactor behind it has to be merged.
-    """
+    """Returns, by each layer's id, the BatchNorm that conversion merges into it."""
     found = {}
     for calls in graph.calls_by_op():
-        absorbed = graph.absorbable(calls)
-        if AFFINE not in absorbed:
-            continue
-        ends = any(
-            graph.is_output(call.outputs[0])
-            for part in absorbed.values()
-            for call in part
-        )
-        if MATRIX in absorbed or (fuse_bn and not ends):
-            found[id(calls[0].op)] = absorbed[AFFINE][0].op
+        merged = graph.merged(calls, fuse_bn)
+        if AFFINE in merged:
+            found[id(calls[0].op)] = merged[AFFINE][0].op
     return found
 
 

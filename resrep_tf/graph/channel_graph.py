@@ -15,6 +15,7 @@ from resrep_tf.graph.spaces import Producer, Space, find_producers, find_spaces
 from resrep_tf.graph.terms import Term
 from resrep_tf.graph.tracing import has_graph, trace
 from resrep_tf.rules import Call, Tensor
+from resrep_tf.rules.fusion import MATRIX
 
 
 class ChannelGraph:
@@ -130,6 +131,19 @@ class ChannelGraph:
                 continue
             found[role] = tail = after
         return found
+
+    def merged(self, calls: Sequence[Call], fuse_bn: bool = True) -> dict:
+        """Returns what conversion merges into a layer, as `absorbable` does.
+
+        A compactor is always merged, with the BatchNorm before it. A BatchNorm alone
+        stays where `fuse_bn` is False or it makes an output of the model, which keeps
+        its layer: the layer's name is the output's.
+        """
+        found = self.absorbable(calls)
+        if MATRIX in found:
+            return found
+        ends = any(self.is_output(c.outputs[0]) for p in found.values() for c in p)
+        return found if fuse_bn and not ends else {}
 
     # Counting multiply-adds and converting need neither of the following two.
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.rules import Call, Fusion, Keeps
-from resrep_tf.rules.fusion import MATRIX
 from resrep_tf.surgery.decide import Dropping
 from resrep_tf.surgery.rebuild import Rebuilder
 
@@ -44,19 +43,12 @@ class Narrower(Rebuilder):
     # === For subclasses ===
 
     def absorbed(self, calls: list[Call]) -> dict[str, list[Call]]:
-        """Returns what is merged into a layer, as `ChannelGraph.absorbable` does.
+        """Returns what is merged into a layer, as `ChannelGraph.merged` does.
 
         Args:
             calls: All calls of the layer.
         """
-        found = self.graph.absorbable(calls)
-        if MATRIX in found:
-            return found
-        # An output of the model keeps its layer, whose name is the output's name.
-        ends = [
-            self.graph.is_output(c.outputs[0]) for part in found.values() for c in part
-        ]
-        return found if self._fuse_bn and not any(ends) else {}
+        return self.graph.merged(calls, self._fuse_bn)
 
     def instead(self, call: Call, values: Sequence[Any], trainable: bool) -> Any:
         """Returns what stands in the place of an operation that was merged.
