@@ -177,21 +177,24 @@ class ChannelSelection(keras.callbacks.Callback):
             )
             self._raise_strength(self.plan.masked_strength)
         if not self.plan.fits:
-            warnings.warn(self.plan.advice, stacklevel=2)
+            self._warn(self.plan.advice)
 
     def _check_length(self, batches: int) -> None:
         """Warns if this `fit` ends before its channels are forgotten, by the plan."""
         end = number(self.model.optimizer.iterations)
         end += batches // self.model.batches_per_step
         if self.total_steps is not None and self.plan.forgotten_by > end:
-            warnings.warn(
+            self._warn(
                 f"This `fit` ends at step {end:,} of `total_steps={self.total_steps}`: "
                 "by the plan, channels are forgotten by step "
                 f"{self.plan.forgotten_by:,}, and `convert` leaves in what is not. "
                 "Call `fit` again to go on; or, if this is the whole run, leave out "
-                "`total_steps`.",
-                stacklevel=2,
+                "`total_steps`."
             )
+
+    def _warn(self, text: str) -> None:
+        """Says what is wrong with the plan; a subclass may have said it before."""
+        warnings.warn(text, stacklevel=3)
 
     # === During training ===
 
