@@ -125,4 +125,4 @@ def test_ctrl_c_leaves_nothing_of_a_conversion(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_nothing_of_an_export(tmp_path, capsys):
-    _interrupt_convert("keras,saved_model,tflite", 25, tmp_path, capsys)
+    _interrupt_convert("keras,saved_model,tflite", 10, tmp_path, capsys)
