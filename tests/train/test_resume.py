@@ -16,7 +16,7 @@ import resrep_tf
 from resrep_tf.cli import output
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
 from resrep_tf.evaluate import accuracy as evaluation
-from resrep_tf.train import pipeline
+from resrep_tf.train import job, pipeline
 from resrep_tf.train.loop import Loop
 from support import runs
 from support.runs import ROOT, digits_network, events
@@ -243,7 +243,7 @@ def test_a_signal_at_any_stage_changes_nothing(
     flags = [*flags, f"--output={tmp_path}"]
     for where in (
         (evaluation, "_count_in_top"),
-        (pipeline.Job, "evaluate"),
+        (job.Job, "evaluate"),
         (tf.lite.TFLiteConverter, "from_saved_model"),
     ):
         signal_at(monkeypatch, *where)
