@@ -58,6 +58,8 @@ def test_ctrl_c_while_modules_are_imported(module, tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        # What a shell starts in the background ignores Ctrl-C, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert done.returncode == MOMENTS[module]
     assert done.stdout == "" and "Traceback" not in done.stderr

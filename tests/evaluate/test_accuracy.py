@@ -49,8 +49,8 @@ def test_many_models_are_evaluated_without_warnings(caplog):
 
 
 def test_a_corrupt_image_is_named(tmp_path):
-    for split in ("train", "val"):
-        folder = tmp_path / split / "one"
+    for name in ("train/one", "train/two", "val/one"):
+        folder = tmp_path / name
         folder.mkdir(parents=True)
         for number in range(4):
             (folder / f"{number}.jpg").write_bytes(b"not a JPEG")
