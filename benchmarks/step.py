@@ -9,6 +9,7 @@ All take turns on the same batch, so that a busy machine slows all of them, and 
 is measured. Prints the median step of each and its ratio to the plain one, and what a
 whole pruning run costs, compared with training the plain network for as many steps: it
 is wrapped until everything is forgotten, as each schedule plans it, and shrunk after.
+Without XLA, which Keras takes where it can and which is slower on a CPU.
 """
 
 import argparse
@@ -71,14 +72,14 @@ def networks(name: str, x: np.ndarray) -> dict[str, keras.Model]:
     plain = models.build(name, shape, classes)
     wrapped = resrep_tf.wrap(plain, targets=models.targets(name))
     for model in (plain, wrapped):
-        model.compile(sgd(), LOSS, metrics=["accuracy"])
+        model.compile(sgd(), LOSS, metrics=["accuracy"], jit_compile=False)
     mask_randomly(wrapped)
     forgotten = resrep_tf.wrap(plain, targets=models.targets(name))
     forgotten.compile(sgd(), LOSS)
     mask_randomly(forgotten)
     forget(forgotten)
     shrunk = resrep_tf.shrink(forgotten, x, verify=False)
-    shrunk.compile(sgd(), LOSS, metrics=["accuracy"])
+    shrunk.compile(sgd(), LOSS, metrics=["accuracy"], jit_compile=False)
     return {"plain": plain, "wrapped": wrapped, "shrunk": shrunk}
 
 
