@@ -152,9 +152,7 @@ class Optimizers:
         effects = []
         for gradient, compactor in zip(gradients, compactors, strict=True):
             rows = ops.convert_to_tensor(compactor.rows)
-            if gradient is None:
-                gradient = ops.zeros_like(rows)
-            effect = gradient_reset.row_effects(gradient, rows)
+            effect = gradient_reset.row_effects(_known(gradient, rows), rows)
             effects.append(ops.cast(effect, importance.dtype))
         effect = replicas.total(ops.concatenate(effects)) / scale
         recent = ops.square(effect)
@@ -179,8 +177,7 @@ class Optimizers:
         reset = []
         for gradient, compactor in zip(gradients, compactors, strict=True):
             rows = ops.convert_to_tensor(compactor.rows)
-            if gradient is None:
-                gradient = ops.zeros_like(rows)
+            gradient = _known(gradient, rows)
             gradient = gradient / ops.cast(scale, gradient.dtype)
             # The filters of a layer are its own, and learn in any case.
             learn = state.rows_learn if compactor.trains_kernel else 1.0
@@ -240,6 +237,11 @@ class Optimizers:
         if self.snap and self.momentum:
             velocity = inner(self.compactor).momentums[number]
             velocity.assign(velocity * ~rows)
+
+
+def _known(gradient: Any, rows: Any) -> Any:
+    """Returns a gradient; zeros where the loss does not depend on the rows."""
+    return ops.zeros_like(rows) if gradient is None else gradient
 
 
 def _check_compactor_optimizer(optimizer: keras.Optimizer, snap: bool) -> None:

@@ -118,11 +118,7 @@ def test_a_run_comes_to_the_same_result_after_a_signal_and_an_end_without_one(
     with pytest.raises(Interrupted):
         pipeline.run(flags)
     monkeypatch.undo()
-    assert (tmp_path / output.SAVED_MODEL).exists()
-    assert not (tmp_path / output.TFLITE).exists()
-    pipeline.run(flags)
-    assert (tmp_path / output.TFLITE).exists()
-    assert_same_results(uninterrupted, tmp_path)
+    assert_goes_on_with_the_export(flags, uninterrupted, tmp_path)
     assert not (tmp_path / output.CHECKPOINTS).exists()
 
 
@@ -235,6 +231,14 @@ def signal_at(monkeypatch, owner, name: str, when=lambda *args, **kwargs: True) 
     monkeypatch.setattr(owner, name, signalling)
 
 
+def assert_goes_on_with_the_export(flags, uninterrupted, folder):
+    assert (folder / output.SAVED_MODEL).exists()
+    assert not (folder / output.TFLITE).exists()
+    pipeline.run(flags)
+    assert (folder / output.TFLITE).exists()
+    assert_same_results(uninterrupted, folder)
+
+
 @pytest.mark.slow
 def test_a_signal_at_any_stage_changes_nothing(
     flags, uninterrupted, tmp_path, monkeypatch
@@ -250,8 +254,4 @@ def test_a_signal_at_any_stage_changes_nothing(
         with pytest.raises(Interrupted):
             pipeline.run(flags)
         monkeypatch.undo()
-    assert (tmp_path / output.SAVED_MODEL).exists()
-    assert not (tmp_path / output.TFLITE).exists()
-    pipeline.run(flags)
-    assert (tmp_path / output.TFLITE).exists()
-    assert_same_results(uninterrupted, tmp_path)
+    assert_goes_on_with_the_export(flags, uninterrupted, tmp_path)
