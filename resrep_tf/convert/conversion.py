@@ -61,9 +61,10 @@ def convert(
             deployment. Those of target layers always are.
         verify: True to compare outputs and logits with the wrapped model's, its
             dropped rows set to zero, on random inputs, in the model's precision and,
-            if that is mixed, in float32 too. Data (a `tf.data.Dataset`, other batches,
-            or arrays) are compared on as well. A number is the largest difference to
-            accept, relative to the scale.
+            if that is mixed, in float32 too. What differs by more than rounding
+            explains is refused. Data (a `tf.data.Dataset`, other batches, or arrays)
+            are compared on as well. A number is the largest difference to accept,
+            relative to the scale, rounding or not.
         return_report: True to return `(model, report)`.
 
     Example:

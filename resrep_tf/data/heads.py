@@ -6,24 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from resrep_tf.graph.keras_nodes import as_function, nodes
+from resrep_tf.graph.heads import last_operation, output_activation
+from resrep_tf.graph.keras_nodes import as_function
 
-# Operations that leave open what their input is: logits stay logits, and mean
-# probabilities are probabilities.
-_PASSING = {
-    *("Flatten", "Reshape", "Squeeze", "Identity", "Cast", "Dropout", "Mean"),
-    *("GlobalAveragePooling2D", "Average", "InputLayer"),
-}
-# By the names of activation functions and of operations. None: neither of both.
-_LOGITS = {
-    "softmax": False,
-    "sigmoid": False,
-    "linear": True,
-}
-_LINEAR = {
-    *("Dense", "EinsumDense", "Conv2D", "Add", "Subtract", "BatchNormalization"),
-    *("Matmul", "MatMul", "Rescaling", "Multiply", "TrueDivide", "Divide"),
-}
+# Whether outputs are logits, by the activation that they come from; others are neither
+# logits nor probabilities.
+_LOGITS = {"softmax": False, "sigmoid": False, "linear": True}
 
 
 @dataclass(frozen=True)
@@ -98,12 +86,12 @@ def head_of(model: keras.Model) -> Head:
             "`model` must have one row of outputs for each image. "
             f"Received: outputs of shape {shape}"
         )
-    activation = _activation(function, function.outputs[0])
-    if activation is None or (activation == "softmax" and shape[1] == 1):
+    activation = output_activation(model)
+    if activation not in _LOGITS or (activation == "softmax" and shape[1] == 1):
         raise ValueError(
             "`model` must end with softmax, sigmoid or no activation, so that its "
             "outputs are probabilities or logits of classes. Received: "
-            f"{_last(function, function.outputs[0])} with {shape[1]} outputs"
+            f"{_ending(model)} with {shape[1]} outputs"
         )
     from_logits = _LOGITS[activation]
     if shape[1] == 1:
@@ -113,49 +101,14 @@ def head_of(model: keras.Model) -> Head:
     )
 
 
-def _activation(function: keras.Function, tensor: Any) -> str | None:
-    """Returns which of softmax, sigmoid and linear made a tensor, or None."""
-    node = _maker(function, tensor)
-    if node is None:
-        return None
-    operation = node.op
-    inner = as_function(operation)
-    if inner is not None:
-        place = [id(output) for output in node.outputs].index(id(tensor))
-        return _activation(inner, inner.outputs[place])
-    kind = type(operation).__name__
-    if kind in ("Softmax", "Sigmoid"):
-        return kind.lower()
-    if hasattr(operation, "activation"):
-        name = getattr(operation.activation, "__name__", None)
-        if name == "linear" and kind == "Activation":
-            return _activation(function, node.inputs[0])
-        return name if name in _LOGITS else None
-    if kind in _PASSING:
-        found = {_activation(function, before) for before in node.inputs}
-        return found.pop() if len(found) == 1 else None
-    return "linear" if kind in _LINEAR else None
-
-
-def _maker(function: keras.Function, tensor: Any) -> Any:
-    """Returns the call that a tensor comes from, None for an input."""
-    for node in nodes(function):
-        if any(output is tensor for output in node.outputs):
-            return node
-    return None
-
-
-def _last(function: keras.Function, tensor: Any) -> str:
-    node = _maker(function, tensor)
-    if node is None:
+def _ending(model: keras.Model) -> str:
+    """Returns in words what makes a model's output."""
+    last = last_operation(model)
+    if last is None:
         return "an input"
-    inner = as_function(node.op)
-    if inner is not None:
-        return _last(inner, inner.outputs[0])
-    activation = getattr(node.op, "activation", None)
-    name = getattr(activation, "__name__", None)
+    name = getattr(getattr(last, "activation", None), "__name__", None)
     ending = f" with {name}" if name else ""
-    return f"{type(node.op).__name__} {node.op.name!r}{ending}"
+    return f"{type(last).__name__} {last.name!r}{ending}"
 
 
 # === Images ===

@@ -1,53 +1,79 @@
-"""What the outputs of a model are: the activation that they come from."""
+"""What a model ends with: the activation that its outputs come from.
+
+Labels, losses and distillation all go by it.
+"""
 
 from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import as_function, nodes
+from resrep_tf.graph.keras_calls import is_stock
+from resrep_tf.graph.keras_nodes import Node, as_function, makers
 
-layers = keras.layers
-# An output behind one of them, or of these operations, means what their input does.
-_TRANSPARENT = (
-    *(layers.Dropout, layers.Identity, layers.Reshape, layers.Flatten),
-    layers.Activation,  # Without an activation.
-)
-_SAME = ("Cast", "Reshape", "Squeeze", "ExpandDims")
-# Operations that are no activation. Others could be one, and are not guessed at.
-_LINEAR = (*_SAME, "Add", "Subtract", "Multiply", "TrueDivide", "Mean", "Matmul")
-_NONLINEAR = (layers.ReLU, layers.LeakyReLU, layers.ELU, layers.PReLU)
+# What all their inputs are, their output is: the mean of probabilities is a
+# probability, and the mean of logits a logit.
+_PASSING = {
+    *("Flatten", "Reshape", "Squeeze", "ExpandDims", "Identity", "Cast", "Dropout"),
+    *("Mean", "Average", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
+    *("GlobalAveragePooling3D", "Concatenate", "UpSampling2D", "Resizing", "Resize"),
+    "Activation",  # One without an activation.
+}
+# What has no weights and is no activation either. Others could be one, and are not
+# guessed at.
+_LINEAR = {"Add", "Subtract", "Multiply", "TrueDivide", "Divide", "Matmul", "Rescaling"}
 _KINDS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
 
-def output_activation(model: keras.Model, number: int) -> str:
+def output_activation(model: keras.Model, number: int = 0) -> str:
     """Returns the name of the activation behind an output of a model.
 
-    It is "linear" if there is none, and the operation's type if it is another one
-    than a layer with or without an activation.
+    It is "linear" if there is none, and the type of the operation where it is not
+    known whether that is an activation.
     """
     function = as_function(model)
-    tensor = function.outputs[number]
-    makers = {id(t): node for node in nodes(function) for t in node.outputs}
-    while id(tensor) in makers:
-        node = makers[id(tensor)]
-        op = node.op
-        if as_function(op) is not None:
-            index = [id(t) for t in node.outputs].index(id(tensor))
-            return output_activation(op, index)
-        name = _activation_name(op)
-        transparent = isinstance(op, _TRANSPARENT) or type(op).__name__ in _SAME
-        if name != "linear" or not transparent:
-            return name
-        tensor = node.inputs[0]
-    return "linear"
+    return _activation(function, function.outputs[number])
 
 
-def _activation_name(op: Any) -> str:
+def last_operation(model: keras.Model, number: int = 0) -> Any:
+    """Returns the operation that makes an output of a model; None for an input."""
+    function = as_function(model)
+    node = _maker(function, function.outputs[number])[1]
+    return None if node is None else node.op
+
+
+def _activation(function: keras.Function, tensor: keras.KerasTensor) -> str:
+    function, node = _maker(function, tensor)
+    if node is None:
+        return "linear"
+    name = _own_activation(node.op)
+    if name != "linear" or type(node.op).__name__ not in _PASSING:
+        return name
+    found = {_activation(function, source) for source in node.inputs}
+    return " and ".join(sorted(found))
+
+
+def _maker(
+    function: keras.Function, tensor: keras.KerasTensor
+) -> tuple[keras.Function, Node | None]:
+    """Returns the call that makes a tensor, and its graph, of a nested model perhaps.
+
+    The call is None if the tensor is an input.
+    """
+    node = makers(function).get(id(tensor))
+    inner = None if node is None else as_function(node.op)
+    if inner is None:
+        return function, node
+    return _maker(inner, inner.outputs[node.number_of(tensor)])
+
+
+def _own_activation(op: Any) -> str:
     name = type(op).__name__
     if hasattr(op, "activation"):
         return getattr(op.activation, "__name__", type(op.activation).__name__).lower()
     if name in _KINDS:
         return _KINDS[name]
-    if isinstance(op, keras.layers.Layer):
-        return name if isinstance(op, _NONLINEAR) else "linear"
-    return "linear" if name in _LINEAR else name
+    if name in _PASSING or name in _LINEAR:
+        return "linear"
+    # A layer of Keras with weights computes sums; only PReLU does something else.
+    sums = is_stock(type(op)) and getattr(op, "weights", None) and name != "PReLU"
+    return "linear" if sums else name

@@ -46,6 +46,10 @@ class Node:
     inner: keras.Function | None = None
     entering: Sequence[keras.KerasTensor] = ()
 
+    def number_of(self, output: keras.KerasTensor) -> int:
+        """Returns which of the call's outputs a tensor is."""
+        return [id(tensor) for tensor in self.outputs].index(id(output))
+
 
 def nodes(function: keras.Function) -> Iterator[Node]:
     """Yields the calls of a graph in the order in which Keras runs them."""
@@ -53,6 +57,14 @@ def nodes(function: keras.Function) -> Iterator[Node]:
         for node in level:
             if not node.is_input:
                 yield as_node(node)
+
+
+def makers(function: keras.Function) -> dict[int, Node]:
+    """Returns, by id of a tensor of a graph, the call that makes it.
+
+    Inputs are not there.
+    """
+    return {id(t): node for node in nodes(function) for t in node.outputs}
 
 
 def as_node(node: Any) -> Node:

@@ -13,14 +13,14 @@ import keras
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import Rows, zeroed
 from resrep_tf.surgery.examples import batches_of
-from resrep_tf.surgery.observing import in_single_precision, is_mixed, observe
+from resrep_tf.surgery.observing import in_single_precision, is_mixed
 from resrep_tf.surgery.rebuild import Rebuilder
 from resrep_tf.surgery.verify import (
     TOLERANCES,
     compare,
-    differ,
+    difference,
+    lowest_precision,
     random_inputs,
-    tolerance,
 )
 
 # Random examples: as many as give this many numbers together, within these bounds. A
@@ -36,7 +36,7 @@ class Verification:
 
     Attributes:
         difference: The largest difference of their outputs and logits, relative to
-            their scale.
+            their scale, as in `surgery.verify.difference`.
         damage: The same between the pruner as it is and with its dropped rows set to
             zero, or None.
         verified_on: What they were compared on, in words.
@@ -96,39 +96,27 @@ class Verifier:
         kinds = f"{_count(inputs[:1])} random inputs"
         if own:
             kinds += f" and {_count(own)} of the given ones"
-        passes = [(False, tolerance(self._pruner))]
+        precisions = [lowest_precision(self._pruner)]
         if is_mixed(model):
-            passes.insert(0, (True, TOLERANCES["float32"]))
-        done: list[str] = []
-        worst, damage = 0.0, None
-        for single, limit in passes:
-            done.append("float32" if single else _precision_name(limit))
-            limit = limit if self._limit is None else self._limit
-            with _precision(single, model, slim):
-                worst = _difference(model, slim, rows, inputs)
-                if measure_damage and not single:
-                    damage = _damage(model, rows, inputs)
+            precisions.insert(0, "float32")
+        worst = 0.0
+        for number, precision in enumerate(precisions):
+            limit, explained = TOLERANCES[precision], precision
+            if self._limit is not None:
+                limit, explained = self._limit, None
+            # The last one is that of the models as they are.
+            with _in_single(number < len(precisions) - 1, model, slim), zeroed(rows):
+                worst = max(difference(model, slim, x, limit, explained) for x in inputs)
             if not worst <= limit:
                 raise ValueError(
                     f"The {what} model does not compute what the wrapped one does: "
                     f"outputs or logits differ by {worst:.3g} of their scale in "
-                    f"{done[-1]}, more than {limit:.3g}, on {kinds}. If rounding "
+                    f"{precision}, more than {limit:.3g}, on {kinds}. If rounding "
                     "explains that, `verify` can be a larger number. "
                     f"Received: verify={limit}"
                 )
-        return Verification(worst, damage, f"{kinds}, in {' and '.join(done)}")
-
-
-def _difference(
-    model: keras.Model, slim: keras.Model, rows: Rows, inputs: list[Any]
-) -> float:
-    """Returns how far the model is from one whose dropped rows are zero."""
-    worst = 0.0
-    for batch in inputs:
-        with zeroed(rows):
-            expected = observe(model, batch)
-        worst = max(worst, differ(expected, observe(slim, batch)))
-    return worst
+        damage = _damage(model, rows, inputs) if measure_damage else None
+        return Verification(worst, damage, f"{kinds}, in {' and '.join(precisions)}")
 
 
 def _damage(model: keras.Model, rows: Rows, inputs: list[Any]) -> float:
@@ -153,16 +141,11 @@ def _count(batches: list[Any]) -> int:
 
 
 @contextlib.contextmanager
-def _precision(single: bool, *models: keras.Model) -> Iterator[None]:
+def _in_single(single: bool, *models: keras.Model) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for model in models if single else ():
             stack.enter_context(in_single_precision(model))
         yield
-
-
-def _precision_name(limit: float) -> str:
-    """Returns the precision that has this tolerance."""
-    return next(name for name, value in TOLERANCES.items() if value == limit)
 
 
 def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:

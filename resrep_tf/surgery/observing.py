@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from resrep_tf.graph.keras_nodes import Node, as_function, nodes, structures
+from resrep_tf.graph.keras_nodes import Node, as_function, makers, structures
 
 # Where a value was seen: the number of the output, then the number of the input of
 # each operation on the way back from there.
@@ -42,7 +42,7 @@ class _Observer:
 
     def __init__(self, function: keras.Function):
         self._function = function
-        self._makers = {id(t): node for node in nodes(function) for t in node.outputs}
+        self._makers = makers(function)
         self._seen: dict[Path, keras.KerasTensor] = {}
         # Layers with an activation of their own, and nested models, by path.
         self._active: dict[Path, Node] = {}
@@ -69,8 +69,7 @@ class _Observer:
         if node is None:
             return
         if node.inner is not None:
-            number = [id(t) for t in node.outputs].index(id(tensor))
-            self._nested[path] = (node, number)
+            self._nested[path] = (node, node.number_of(tensor))
         elif not getattr(node.op, "weights", None):
             for number, source in enumerate(node.inputs):
                 self._walk(source, (*path, number))

@@ -8,17 +8,19 @@ import numpy as np
 
 from resrep_tf.graph.keras_nodes import check_model, structures
 from resrep_tf.surgery.observing import Path, observe
+from resrep_tf.surgery.rounding import as_rows, rounding
 
 _TINY = float(np.finfo(np.float32).tiny)
-# The largest accepted difference relative to the outputs' scale, by the precision in
-# which the models compute.
+# The largest difference that rounding explains, relative to the outputs' scale, by the
+# precision in which the models compute.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 1e-1, "float16": 2e-2}
 
 
-def tolerance(model: keras.Model) -> float:
-    """Returns the largest change of a model's outputs that rounding explains."""
+def lowest_precision(model: keras.Model) -> str:
+    """Returns the least precise type of numbers that a model computes with."""
     kinds = [layer.compute_dtype for layer in _leaves(model)] + [model.compute_dtype]
-    return max(TOLERANCES.get(kind, 0.0) for kind in kinds)
+    known = [kind for kind in kinds if kind in TOLERANCES]
+    return max(known, key=lambda kind: TOLERANCES[kind], default="float32")
 
 
 def _leaves(model: keras.Model) -> Iterator[keras.Layer]:
@@ -64,36 +66,65 @@ def _numpy_type(dtype: str) -> str:
     return "float32" if dtype == "bfloat16" else dtype
 
 
-def compare(a: Any, b: Any) -> float:
+def compare(a: Any, b: Any, explained: Sequence[np.ndarray] | None = None) -> float:
     """Returns the largest difference of two outputs, relative to the scale of `a`.
 
-    Each example has its own scale, so that a large one does not hide a small one.
-    NaN or infinity in one of them only is an infinite difference.
+    Each example has its own scale, its largest number, so that a large one does not
+    hide a small one. NaN or infinity in one of them only is an infinite difference.
+
+    Args:
+        a: One or several outputs.
+        b: The others.
+        explained: For each output, how far each example may be off; one that is not
+            further off does not count.
     """
     worst = 0.0
-    for left, right in zip(keras.tree.flatten(a), keras.tree.flatten(b), strict=True):
-        left = keras.ops.convert_to_numpy(left).astype(np.float64)
-        right = keras.ops.convert_to_numpy(right).astype(np.float64)
-        left, right = left.reshape(len(left), -1), right.reshape(len(right), -1)
+    flat = keras.tree.flatten(a)
+    allowed = [0.0] * len(flat) if explained is None else explained
+    for one, other, most in zip(flat, keras.tree.flatten(b), allowed, strict=True):
+        left, right = as_rows(one), as_rows(other)
         if not (np.isfinite(left).all() and np.isfinite(right).all()):
             return 0.0 if np.array_equal(left, right, equal_nan=True) else float("inf")
         scale = np.abs(left).max(axis=1, initial=0.0)
         scale = np.maximum(scale, max(1e-3 * scale.max(initial=0.0), _TINY))
         difference = np.abs(left - right).max(axis=1, initial=0.0)
-        worst = max(worst, float((difference / scale).max(initial=0.0)))
+        counts = difference > most
+        worst = max(worst, float((difference / scale).max(initial=0.0, where=counts)))
     return worst
 
 
-def difference(a: keras.Model, b: keras.Model, inputs: Any) -> float:
+def difference(
+    a: keras.Model,
+    b: keras.Model,
+    inputs: Any,
+    limit: float,
+    precision: str | None = None,
+) -> float:
     """Returns by how much two models differ, relative to the scale of what `a` does.
 
     Compared are the outputs and what they were made from, such as logits: see
     `surgery.observing`.
+
+    Args:
+        a: The model that is right.
+        b: The other one.
+        inputs: What they are compared on.
+        limit: If they differ by more, what rounding explains does not count: see
+            `surgery.rounding`.
+        precision: The type of the numbers that they compute with. None lets rounding
+            explain nothing.
     """
-    return differ(observe(a, inputs), observe(b, inputs))
+    expected, found = observe(a, inputs), observe(b, inputs)
+    worst = _differ(expected, found, {})
+    if worst <= limit or precision is None:
+        return worst
+    allowed = rounding(a, lambda: list(observe(a, inputs).values()), precision)
+    return _differ(expected, found, dict(zip(expected, allowed, strict=True)))
 
 
-def differ(a: dict[Path, Any], b: dict[Path, Any]) -> float:
+def _differ(
+    a: dict[Path, Any], b: dict[Path, Any], explained: dict[Path, np.ndarray]
+) -> float:
     """Returns the largest difference of what was observed in two models."""
     worst = 0.0
     for path, left in a.items():
@@ -104,7 +135,8 @@ def differ(a: dict[Path, Any], b: dict[Path, Any]) -> float:
             continue
         right = keras.ops.convert_to_numpy(b[path])
         if left.shape == right.shape:
-            worst = max(worst, compare(left, right))
+            allowed = [explained[path]] if path in explained else None
+            worst = max(worst, compare(left, right, allowed))
         elif is_output:
             return float("inf")
     return worst

@@ -31,12 +31,19 @@ def model_of(block):
         ("softmax", lambda x: L.Activation("linear")(L.Dense(3, "softmax")(x))),
         ("softmax", lambda x: ops.cast(L.Dense(3, "softmax")(x), "float64")),
         ("softmax", lambda x: keras.Sequential([L.Dense(3, "softmax")])(x)),
+        ("softmax", lambda x: L.Average()([L.Dense(3, "softmax")(x)] * 2)),
+        ("softmax", lambda x: ops.mean(L.Reshape((2, 3))(L.Softmax()(x)), axis=1)),
         ("log_softmax", lambda x: ops.log_softmax(L.Dense(3)(x))),
         ("sigmoid", lambda x: L.Dense(1, "sigmoid")(x)),
         ("sigmoid", lambda x: ops.sigmoid(L.Dense(3)(x))),
         ("tanh", lambda x: L.Dense(3, "tanh")(x)),
         ("ReLU", lambda x: L.ReLU()(L.Dense(3)(x))),
+        ("PReLU", lambda x: L.PReLU()(L.Dense(3)(x))),
         ("Exp", lambda x: ops.exp(L.Dense(3)(x))),
+        (
+            "linear and softmax",
+            lambda x: L.Concatenate()([L.Dense(3)(x), L.Softmax()(x)]),
+        ),
     ],
 )
 def test_activations_are_found(expected, block):
