@@ -106,7 +106,9 @@ class Verifier:
                 limit, explained = self._limit, None
             # The last one is that of the models as they are.
             with _in_single(number < len(precisions) - 1, model, slim), zeroed(rows):
-                worst = max(difference(model, slim, x, limit, explained) for x in inputs)
+                worst = max(
+                    difference(model, slim, batch, limit, explained) for batch in inputs
+                )
             if not worst <= limit:
                 raise ValueError(
                     f"The {what} model does not compute what the wrapped one does: "

@@ -86,7 +86,7 @@ def test_logits_that_cancel_may_differ_as_rounding_explains():
     assert difference(pruner, slim, x, limit, "float32") < limit
     resrep_tf.convert(pruner)
     # Who gives a number means it.
-    with pytest.raises(ValueError, match="differ by .* more than 0.0001"):
+    with pytest.raises(ValueError, match=r"differ by .* more than 0\.0001"):
         resrep_tf.convert(pruner, verify=limit)
     with precision("float64"):
         exact = cancelling(share=1e-4)
