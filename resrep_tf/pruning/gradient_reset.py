@@ -26,8 +26,9 @@ def lasso_gradient(kernel: Any, strength: Any) -> Any:
     """Returns `strength * F / ||F||` for every row F, and zero where F is zero."""
     norms = row_norms(kernel)
     nonzero = ops.where(norms > 0, norms, ops.ones_like(norms))
-    # Not `ops.cast`, which takes a Python number through float32.
-    return ops.convert_to_tensor(strength, kernel.dtype) * kernel / nonzero
+    # Not `ops.cast`, which takes a Python number through float32. One factor for each
+    # row first: kernels are larger than that, and every step passes over them.
+    return kernel * (ops.convert_to_tensor(strength, kernel.dtype) / nonzero)
 
 
 def reset_gradient(gradient: Any, kernel: Any, mask: Any, strength: Any) -> Any:
@@ -36,7 +37,7 @@ def reset_gradient(gradient: Any, kernel: Any, mask: Any, strength: Any) -> Any:
     Args:
         gradient: The gradient of the objective with respect to `kernel`.
         kernel: The weights, with output channels on the last axis.
-        mask: One for each output channel: 1 to go on learning, 0 to forget.
+        mask: A factor for each output channel: 1 to go on learning, 0 to forget.
         strength: The Lasso's strength, lambda.
     """
     return gradient * ops.cast(mask, gradient.dtype) + lasso_gradient(kernel, strength)

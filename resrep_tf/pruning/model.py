@@ -204,12 +204,12 @@ class ResRepModel(Taught, EqualReplicas):
             list(zip(gradients[: len(others)], others, strict=True)),
             list(zip(reset, rows, strict=True)),
         )
-        self._optimizers.snap_rows(self.compactors, self.state)
+        norms = self._optimizers.snap_rows(self.compactors, self.state)
         logs = self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
         return {
             **logs,
             "flops_removed": tf.convert_to_tensor(self.state.flops_removed),
-            "forgotten": self.forgotten_share(),
+            "forgotten": self._share_below_epsilon(norms),
         }
 
     def _track_loss(self, loss: Any, x: Any) -> None:
@@ -245,14 +245,15 @@ class ResRepModel(Taught, EqualReplicas):
 
     def forgotten_share(self) -> Any:
         """Returns the share of masked rows whose norm is below `state.epsilon`."""
-        masked, forgotten = 0.0, 0.0
-        for compactor in self.compactors:
-            is_masked = compactor.mask < 0.5
-            norms = compactor.row_norms()
-            is_small = norms < ops.cast(self.state.epsilon, norms.dtype)
-            masked += ops.sum(ops.cast(is_masked, "float32"))
-            forgotten += ops.sum(ops.cast(is_masked & is_small, "float32"))
-        return forgotten / ops.maximum(masked, 1.0)
+        return self._share_below_epsilon([c.row_norms() for c in self.compactors])
+
+    def _share_below_epsilon(self, norms: Sequence[Any]) -> Any:
+        norms = ops.concatenate(norms)
+        masked = ops.concatenate([c.mask for c in self.compactors]) < 0.5
+        small = norms < ops.cast(self.state.epsilon, norms.dtype)
+        forgotten = ops.count_nonzero(masked & small)
+        share = forgotten / ops.maximum(ops.count_nonzero(masked), 1)
+        return ops.cast(share, "float32")
 
     def fit(
         self,

@@ -145,19 +145,27 @@ class Optimizers:
         """Lets the rows' gradients, which come with the loss's scale, count.
 
         Rows whose gradients are not finite keep their importance; with a loss scale
-        there are such steps.
+        there are such steps. So do all rows while they learn.
         """
         importance = ops.convert_to_tensor(state.importance)
+
+        def effects() -> Any:
+            found = []
+            for gradient, compactor in zip(gradients, compactors, strict=True):
+                rows = ops.convert_to_tensor(compactor.rows)
+                effect = gradient_reset.row_effects(_known(gradient, rows), rows)
+                found.append(ops.cast(effect, importance.dtype))
+            return ops.concatenate(found)
+
+        # Rows that learn are chosen by their norms, and nobody asks for more.
+        asked = state.rows_learn < 0.5
+        effect = ops.cond(asked, effects, lambda: ops.zeros_like(importance))
         scale = ops.cast(self.main.scale_loss(1.0), importance.dtype)
-        effects = []
-        for gradient, compactor in zip(gradients, compactors, strict=True):
-            rows = ops.convert_to_tensor(compactor.rows)
-            effect = gradient_reset.row_effects(_known(gradient, rows), rows)
-            effects.append(ops.cast(effect, importance.dtype))
-        effect = replicas.total(ops.concatenate(effects)) / scale
-        recent = ops.square(effect)
+        # Replicas add up outside of the branch: all of them have to take part.
+        recent = ops.square(replicas.total(effect) / scale)
         mean = _MEMORY * importance + (1 - _MEMORY) * recent
-        state.importance.assign(ops.where(ops.isfinite(mean), mean, importance))
+        known = ops.logical_and(asked, ops.isfinite(mean))
+        state.importance.assign(ops.where(known, mean, importance))
 
     def reset_gradients(
         self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
@@ -177,14 +185,14 @@ class Optimizers:
         reset = []
         for gradient, compactor in zip(gradients, compactors, strict=True):
             rows = ops.convert_to_tensor(compactor.rows)
-            gradient = _known(gradient, rows)
-            gradient = gradient / ops.cast(scale, gradient.dtype)
             # The filters of a layer are its own, and learn in any case.
             learn = state.rows_learn if compactor.trains_kernel else 1.0
-            gradient = gradient * ops.cast(learn, gradient.dtype)
             strengths = ops.where(compactor.mask > 0.5, mild * learn, strong)
             gradient = gradient_reset.reset_gradient(
-                gradient, rows, compactor.mask, ops.cast(strengths, rows.dtype)
+                _known(gradient, rows),
+                rows,
+                compactor.mask * ops.cast(learn / scale, compactor.mask.dtype),
+                ops.cast(strengths, rows.dtype),
             )
             reset.append(self.compactor.scale_loss(gradient))
         return reset
@@ -202,25 +210,32 @@ class Optimizers:
         self.main.apply_gradients(main)
         self.compactor.apply_gradients(rows)
 
-    def snap_rows(self, compactors: Sequence[Compactor], state: State) -> None:
+    def snap_rows(self, compactors: Sequence[Compactor], state: State) -> list[Any]:
         """Sets masked rows to exactly zero once they are within a step of it.
 
         With momentum m a row moves by at most lr * lambda / (1 - m) a step, so it
         cannot cross zero without being seen here.
+
+        Returns:
+            For each compactor, the norms that its rows have now.
         """
+        found = [compactor.row_norms() for compactor in compactors]
         if not self.snap:
-            return
+            return found
         optimizer = inner(self.compactor)
         stride = optimizer.learning_rate * state.masked_strength
         reach = stride / (1 - optimizer.momentum)
-        for number, compactor in enumerate(compactors):
-            norms = compactor.row_norms()
+        for number, (compactor, norms) in enumerate(
+            zip(compactors, found, strict=True)
+        ):
             gone = (compactor.mask < 0.5) & (norms <= ops.cast(reach, norms.dtype))
             stays = ops.cast(~gone, norms.dtype)
             compactor.rows.assign(compactor.rows * stays)
             if optimizer.momentum:
                 velocity = optimizer.momentums[number]
                 velocity.assign(velocity * stays)
+            found[number] = norms * stays
+        return found
 
     # === Between steps ===
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ COLUMNS = (
     "forgotten",
 )
 
-# In rows of a wrapped model, but not in the file: the channels of each layer.
+# In rows, but not in the file: what an epoch cost and, for a wrapped model, the
+# channels of each layer.
+CPU_SECONDS = "cpu_seconds"
 CHANNELS = "channels"
 
 # The bars of a histogram.
@@ -77,12 +80,19 @@ class EpochLog(keras.callbacks.Callback):
         self._folder = folder / phase
         self._start = start
         self._writer = None
+        self._since, self._steps = 0.0, 0
 
     def on_train_begin(self, logs=None):
         # A run that is killed between logging and saving an epoch logs it twice.
         _rewind(self._folder, self._start * self.params["steps"])
         with output.writing(self._folder):
             self._writer = tf.summary.create_file_writer(str(self._folder))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._since, self._steps = time.process_time(), 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._steps += 1
 
     def on_epoch_end(self, epoch, logs=None):
         # Batches, of which an optimizer may have skipped some.
@@ -91,6 +101,7 @@ class EpochLog(keras.callbacks.Callback):
         values["learning_rate"] = number(self.model.optimizer.learning_rate)
         pruned = isinstance(self.model, ResRepModel)
         row = {"phase": self._phase, "epoch": epoch + 1, "step": step, **values}
+        row[CPU_SECONDS] = self._cost()
         self._file.add(row | ({CHANNELS: _channels(self.model)} if pruned else {}))
         with output.writing(self._folder), self._writer.as_default(step=step):
             for name, value in values.items():
@@ -98,6 +109,11 @@ class EpochLog(keras.callbacks.Callback):
             if pruned:
                 self._write_compactors()
             self._writer.flush()
+
+    def _cost(self) -> float:
+        """Returns the CPU seconds of an epoch, also of one that was taken up again."""
+        share = self.params["steps"] / max(1, self._steps)
+        return share * (time.process_time() - self._since)
 
     def on_train_end(self, logs=None):
         self._writer.close()
@@ -151,6 +167,12 @@ def channel_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         }
     epochs = [*range(first, last + 1), *after]
     return {"epochs": _as_text(epochs), "layers": layers}
+
+
+def cpu_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Returns what the epochs cost this process; None if that was not noted."""
+    noted = [row[CPU_SECONDS] for row in rows if CPU_SECONDS in row]
+    return sum(noted) if noted else None
 
 
 def _as_text(numbers: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from resrep_tf.export.files import size
 from resrep_tf.report import run_page
 from resrep_tf.report.comparison import Measurements, table
 from resrep_tf.train.methods import Outcome
-from resrep_tf.train.records.metrics import channel_history
+from resrep_tf.train.records.metrics import channel_history, cpu_seconds
 from resrep_tf.train.settings import Settings
 
 
@@ -78,6 +78,7 @@ def write(
         **{key: found.to_dict() for key, found in measured.items()},
         "plan": None if outcome.plan is None else outcome.plan.to_dict(),
         "conversion": outcome.conversion.to_dict(),
+        "cpu_seconds": cpu_seconds(metrics),
         "channels": channel_history(metrics),
         "exports": list(exports),
         "versions": {
@@ -102,9 +103,17 @@ def write(
 def summary(report: Mapping[str, Any], folder: Path) -> str:
     """Returns the table of a report, and where to see more."""
     logs = shlex.quote(str(folder / output.TENSORBOARD))
+    spent = report.get("cpu_seconds")
+    cost = f"Training took {_duration(spent)} of CPU time.\n" if spent else ""
     return (
-        f"{table(report['before'], report['after'])}\n\n"
+        f"{table(report['before'], report['after'])}\n\n{cost}"
         f"Everything is in {folder}; {output.REPORT_PAGE} shows it in a browser.\n"
         "Curves and distributions: tensorboard --logdir "
         f'{logs} (pip install "resrep_tf[tensorboard]")'
     )
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -49,6 +49,7 @@ def test_importance_is_the_mean_square_of_what_scaling_a_row_does(mode, scaled):
     rng = np.random.default_rng(1)
     with precision("float64"):
         pruner = compiled(optimizer, **mode)
+        pruner.state.rows_learn.assign(0.0)
         for compactor in pruner.compactors:
             noise = rng.normal(size=compactor.kernel.shape) * 0.3
             compactor.kernel.assign(np.asarray(compactor.kernel) + noise)
@@ -64,12 +65,23 @@ def test_importance_is_the_mean_square_of_what_scaling_a_row_does(mode, scaled):
 
 def test_a_step_that_overflows_leaves_importance_as_it_is():
     pruner = compiled(LossScaleOptimizer(SGD(0.05), initial_scale=4.0), **EAGER)
+    pruner.state.rows_learn.assign(0.0)
     pruner.train_on_batch(*data())
     before = np.concatenate(pruner.row_importance())
     x, y = data()
     pruner.train_on_batch(np.full_like(x, np.inf), y)
     assert before.all()
     np.testing.assert_array_equal(np.concatenate(pruner.row_importance()), before)
+
+
+@pytest.mark.parametrize("mode", [EAGER, GRAPH], ids=["eager", "graph"])
+def test_importance_is_noted_only_where_rows_keep_still(mode):
+    pruner = compiled(SGD(0.05), **mode)
+    pruner.train_on_batch(*data())
+    assert not np.concatenate(pruner.row_importance()).any()
+    pruner.state.rows_learn.assign(0.0)
+    pruner.train_on_batch(*data())
+    assert np.concatenate(pruner.row_importance()).all()
 
 
 def test_rows_that_are_not_masked_keep_still():
