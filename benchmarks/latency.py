@@ -8,8 +8,8 @@ Channels go by random norms, the same for all rows of a table:
 
 * `FLOPs`: until half of the FLOPs are gone;
 * `uniform`: the same share of every layer, until half of the FLOPs are gone;
-* `bundles`: as `FLOPs`, in bundles that the latency table found to be fast;
-* `latency`: in bundles, until half of the predicted latency is gone.
+* `at FLOPs`: in the bundles of the latency budget, until half of the FLOPs are gone;
+* `latency`: until half of the predicted latency is gone.
 
 For each, converted by `resrep_tf.convert`, it prints the fraction of FLOPs removed,
 how many times fewer FLOPs and how many times faster than the base that is, their
@@ -21,7 +21,6 @@ time is measured then.
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 # All are read once, when Keras and TensorFlow are imported.
@@ -38,14 +37,13 @@ import numpy as np
 
 import resrep_tf
 from resrep_tf import models
-from resrep_tf.budget.combined import CombinedBudget, Goal
-from resrep_tf.budget.flops import FlopsMeter
-from resrep_tf.budget.latency import LatencyMeter, preferred_multiples
+from resrep_tf.budget.goals import Goals
 from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.budget.measuring import measure_latency
 from resrep_tf.budget.runtimes import runtime_for
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.graph.spaces import Space
+from resrep_tf.selection.rows import RowChannels
+from resrep_tf.selection.selection import Constraints, select
 from resrep_tf.surgery.slicing import space_name
 
 NETWORKS = {
@@ -55,67 +53,29 @@ NETWORKS = {
 }
 RUNTIMES = ("saved_model", "litert")
 TARGET = 0.5
+# A latency target that is met in any case, where only its bundles are wanted.
+_LEAST = 1e-6
 Keep = dict[int, np.ndarray]
-
-
-def bundles(
-    norms: Sequence[np.ndarray], multiples: Sequence[int]
-) -> Iterator[tuple[int, list[int]]]:
-    """Yields `(space, rows)` in the order of norms, each space at multiples of its own.
-
-    With multiples of 1 this is the order in which `resrep_tf` masks rows.
-    """
-    widths = [len(values) for values in norms]
-    queues: list[list[int]] = [[] for _ in norms]
-    rows = [(v, s, r) for s, values in enumerate(norms) for r, v in enumerate(values)]
-    for _, space, row in sorted(rows):
-        if widths[space] <= multiples[space]:
-            continue
-        queue = queues[space]
-        queue.append(row)
-        if (widths[space] - len(queue)) % multiples[space] == 0:
-            widths[space] -= len(queue)
-            queues[space] = []
-            yield space, queue
-
-
-def choose(
-    spaces: Sequence[Space],
-    norms: Sequence[np.ndarray],
-    goal: Goal,
-    multiples: Sequence[int],
-) -> Keep:
-    """Chooses the channels that stay, by index of their space."""
-    budget = CombinedBudget([goal])
-    budget.reset()
-    keep = {space.index: np.ones(space.width, bool) for space in spaces}
-    for number, rows in bundles(norms, multiples):
-        for row in rows:
-            budget.remove(int(spaces[number].channels[row]))
-        keep[spaces[number].index][rows] = False
-        if budget.met():
-            return keep
-    raise SystemExit(f"{goal.argument}={goal.target} is out of reach: {budget}")
 
 
 def choices(graph: ChannelGraph, table: LatencyTable) -> dict[str, Keep]:
     """Chooses channels from the same norms by each of the budgets."""
     spaces = [space for space in graph.spaces if space.prunable and space.internal]
+    rows = RowChannels.of(graph, [space.channels for space in spaces])
     rng = np.random.default_rng(0)
     norms = [rng.random(space.width) for space in spaces]
-    ranks = [np.arange(space.width, 0, -1) / space.width for space in spaces]
-    flops = Goal(FlopsMeter.of(graph), TARGET)
-    latency = Goal(LatencyMeter(table, graph), TARGET, "latency_target")
-    single = [1] * len(spaces)
-    found = preferred_multiples(table, graph, spaces)
-    fast = [found[space.index] for space in spaces]
-    print(f"  bundles of {sorted(set(fast))} channels")
+    shares = [np.arange(space.width, 0, -1) / space.width for space in spaces]
+
+    def chosen(norms: list[np.ndarray], goals: Goals) -> Keep:
+        masks = select(norms, rows, goals.budget(graph), Constraints()).masks
+        return {s.index: mask > 0.5 for s, mask in zip(spaces, masks, strict=True)}
+
     return {
         "base": {},
-        "FLOPs": choose(spaces, norms, flops, single),
-        "uniform": choose(spaces, ranks, flops, single),
-        "bundles": choose(spaces, norms, flops, fast),
-        "latency": choose(spaces, norms, latency, fast),
+        "FLOPs": chosen(norms, Goals(TARGET)),
+        "uniform": chosen(shares, Goals(TARGET)),
+        "at FLOPs": chosen(norms, Goals(TARGET, None, _LEAST, table)),
+        "latency": chosen(norms, Goals(None, None, TARGET, table)),
     }
 
 

@@ -33,12 +33,8 @@ from resrep_tf.graph.targets import (
     choose_spaces,
 )
 from resrep_tf.rules.weights import read
-from resrep_tf.selection.selection import (
-    Constraints,
-    RowChannels,
-    check_reachable,
-    select,
-)
+from resrep_tf.selection.rows import RowChannels
+from resrep_tf.selection.selection import Constraints, check_reachable, select
 from resrep_tf.surgery.slicing import reinitialise, slice_graph
 
 Batches = Iterable[tuple[Any, Any]]

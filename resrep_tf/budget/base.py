@@ -1,7 +1,8 @@
 """The interface of all budgets, and what those that are sums have in common."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -10,7 +11,9 @@ class Budget(Protocol):
     """The cost of a network while its channels are removed one after the other.
 
     This is all that a selection asks for, so that anything which can be counted or
-    measured (FLOPs, parameters, latency) can take its place.
+    measured (FLOPs, parameters, latency) can take its place. A class that inherits
+    from this one has to have `unit`, `total`, `current`, `cost`, `remove` and `reset`
+    of its own.
     """
 
     @property
@@ -34,8 +37,32 @@ class Budget(Protocol):
     def reset(self) -> None:
         """Brings every removed channel back."""
 
+    def remove_all(self, channels: np.ndarray) -> np.ndarray:
+        """Removes channels one after the other; returns `current` behind each."""
+        path = []
+        for channel in channels.tolist():
+            self.remove(channel)
+            path.append(self.current)
+        return np.array(path)
 
-class Meter:
+    def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Returns how many of some channels are worth leaving.
+
+        A selection asks before it removes any channel.
+
+        Args:
+            channels: Channels of a layer, any of which can take another one's place.
+            counts: The numbers of them that may be left, descending.
+
+        Returns:
+            Those of `counts` at which removing channels may stop, the last one among
+            them. All of them, unless the network is faster at some widths than at
+            others nearby.
+        """
+        return counts
+
+
+class Meter(Budget):
     """A cost that is a sum over parts, each a function of some widths.
 
     A part is an operation or a weight. A channel touches a handful of them, so its
@@ -62,14 +89,18 @@ class Meter:
         self.num_channels = num_channels
         self._full_widths = [[len(ids) for ids in axes] for axes in parts]
         self._full_costs = [
-            self._price(part, widths) for part, widths in enumerate(self._full_widths)
+            int(self._price(part, widths))
+            for part, widths in enumerate(self._full_widths)
         ]
-        self._touches = _index_touches(parts, num_channels)
+        # The channels along each axis of each part, and how often each stands there.
+        self._axes = [
+            [np.unique(ids, return_counts=True) for ids in axes] for axes in parts
+        ]
         self._total = sum(self._full_costs) + constant
         self.reset()
 
-    def _price(self, part: int, widths: list[int]) -> int:
-        """Returns the cost of a part at some widths."""
+    def _price(self, part: int, widths: list) -> Any:
+        """Returns the cost of a part at some widths: numbers, or arrays of them."""
         raise NotImplementedError
 
     @property
@@ -86,7 +117,7 @@ class Meter:
         """Brings every removed channel back."""
         self._widths = [widths.copy() for widths in self._full_widths]
         self._costs = self._full_costs.copy()
-        self._removed = bytearray(self.num_channels)
+        self._removed = np.zeros(self.num_channels, bool)
         self._current = self._total
 
     def cost(self, channel: int) -> int:
@@ -103,25 +134,72 @@ class Meter:
             widths = self._widths[part].copy()
             for axis, multiplicity in touched:
                 widths[axis] -= multiplicity
-            cost += self._costs[part] - self._price(part, widths)
+            cost += self._costs[part] - int(self._price(part, widths))
         return cost
 
     def remove(self, channel: int) -> None:
         """Removes `channel`, which must be present."""
         self._check(channel)
         if self._removed[channel]:
-            raise ValueError(
-                f"`channel` has been removed already. Received: channel={channel}"
-            )
-        self._removed[channel] = 1
-        costs = self._costs
+            raise _removed_already(channel)
+        self._removed[channel] = True
         for part, touched in self._touches[channel]:
             widths = self._widths[part]
             for axis, multiplicity in touched:
                 widths[axis] -= multiplicity
-            cost = self._price(part, widths)
-            self._current += cost - costs[part]
-            costs[part] = cost
+            cost = int(self._price(part, widths))
+            self._current += cost - self._costs[part]
+            self._costs[part] = cost
+
+    def remove_all(self, channels: np.ndarray) -> np.ndarray:
+        """Removes channels one after the other; returns `current` behind each.
+
+        The same as to `remove` each of them, but a part is priced at all the widths
+        that it has on the way at once, which is many times faster.
+        """
+        channels = np.asarray(channels, np.int64)
+        self._check_all(channels)
+        place = np.full(self.num_channels, -1)
+        place[channels] = np.arange(len(channels))
+        changes = np.zeros(len(channels), np.int64)
+        for part, axes in enumerate(self._axes):
+            taken = [_taken(place, *axis) for axis in axes]
+            moments = np.unique(np.concatenate([[], *(places for places, _ in taken)]))
+            if not len(moments):
+                continue
+            moments = moments.astype(np.int64)
+            widths = [
+                width - _sums(moments, *lost)
+                for width, lost in zip(self._widths[part], taken, strict=True)
+            ]
+            costs = self._price(part, widths)
+            changes[moments] += np.diff(costs, prepend=self._costs[part])
+            self._widths[part] = [int(width[-1]) for width in widths]
+            self._costs[part] = int(costs[-1])
+        path = self._current + np.cumsum(changes)
+        self._removed[channels] = True
+        self._current = int(path[-1]) if len(path) else self._current
+        return path
+
+    @cached_property
+    def _touches(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
+        """For each channel, its `(part, ((axis, multiplicity), ...))`."""
+        touches: list[dict[int, tuple]] = [{} for _ in range(self.num_channels)]
+        for part, axes in enumerate(self._axes):
+            for axis, (channels, multiplicities) in enumerate(axes):
+                for channel, multiplicity in zip(
+                    channels.tolist(), multiplicities.tolist(), strict=True
+                ):
+                    touched = touches[channel].get(part, ())
+                    touches[channel][part] = (*touched, (axis, multiplicity))
+        return [tuple(touched.items()) for touched in touches]
+
+    def _check_all(self, channels: np.ndarray) -> None:
+        found, counts = np.unique(channels, return_counts=True)
+        for channel in found[(found < 0) | (found >= self.num_channels)].tolist():
+            self._check(channel)
+        for channel in found[self._removed[found] | (counts > 1)].tolist():
+            raise _removed_already(channel)
 
     def _check(self, channel: int) -> None:
         if not 0 <= channel < self.num_channels:
@@ -131,17 +209,25 @@ class Meter:
             )
 
 
-def _index_touches(
-    parts: Sequence[tuple[np.ndarray, ...]], num_channels: int
-) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
-    """Lists for each channel its `(part, ((axis, multiplicity), ...))`."""
-    touches: list[dict[int, tuple]] = [{} for _ in range(num_channels)]
-    for part, axes in enumerate(parts):
-        for axis, ids in enumerate(axes):
-            channels, multiplicities = np.unique(ids, return_counts=True)
-            for channel, multiplicity in zip(
-                channels.tolist(), multiplicities.tolist(), strict=True
-            ):
-                touched = touches[channel].get(part, ())
-                touches[channel][part] = (*touched, (axis, multiplicity))
-    return [tuple(touched.items()) for touched in touches]
+def _removed_already(channel: int) -> ValueError:
+    return ValueError(
+        f"`channel` has been removed already. Received: channel={channel}"
+    )
+
+
+def _taken(
+    place: np.ndarray, channels: np.ndarray, multiplicities: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns when an axis loses how many positions."""
+    places = place[channels]
+    gone = places >= 0
+    return places[gone], multiplicities[gone]
+
+
+def _sums(
+    moments: np.ndarray, places: np.ndarray, multiplicities: np.ndarray
+) -> np.ndarray:
+    """Returns how many positions an axis has lost at each moment."""
+    lost = np.zeros(len(moments), np.int64)
+    lost[np.searchsorted(moments, places)] = multiplicities
+    return np.cumsum(lost)

@@ -4,6 +4,8 @@ import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from resrep_tf.budget.base import Budget
 
 TARGETS = FLOPS_TARGET, PARAMS_TARGET, LATENCY_TARGET = (
@@ -72,7 +74,7 @@ class Goal:
         return self.target is None or self.removed >= self.target
 
 
-class CombinedBudget:
+class CombinedBudget(Budget):
     """Budgets that are all spent by the same channels.
 
     One walk over the channels serves them all: it goes on until every budget is at
@@ -104,8 +106,12 @@ class CombinedBudget:
                 "given. Received: none of them"
             )
         self._budgets = [goal.budget for goal in self.goals]
-        self.unit = self._budgets[0].unit
         self._asked = [goal for goal in self.goals if goal.target is not None]
+
+    @property
+    def unit(self) -> str:
+        """The name of what the first budget counts."""
+        return self._budgets[0].unit
 
     @property
     def total(self) -> float:
@@ -140,13 +146,34 @@ class CombinedBudget:
         for budget in self._budgets:
             budget.remove(channel)
 
+    def remove_all(self, channels: np.ndarray) -> np.ndarray:
+        """Removes channels from every budget; returns `current` behind each."""
+        first, *_ = [budget.remove_all(channels) for budget in self._budgets]
+        return first
+
+    def met_behind(self, channels: np.ndarray) -> np.ndarray:
+        """Removes channels one after the other.
+
+        Returns:
+            For each of them, whether all targets were met when it had been removed.
+        """
+        met = np.ones(len(channels), bool)
+        for goal in self.goals:
+            path = goal.budget.remove_all(channels)
+            if goal.target is not None:
+                total = goal.budget.total
+                met &= (total - path) / total >= goal.target
+        return met
+
+    def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Returns how many of some channels are worth leaving, by all targets."""
+        for goal in self._asked:
+            counts = goal.budget.stops(channels, counts)
+        return counts
+
     def met(self) -> bool:
         """Returns true if every budget has reached its target."""
-        # A plain loop: selection asks behind every channel.
-        for goal in self._asked:  # noqa: SIM110
-            if not goal.met:
-                return False
-        return True
+        return not self.unmet()
 
     def unmet(self) -> list[Goal]:
         """Returns the goals whose targets are not reached yet."""

@@ -1,17 +1,17 @@
 """A network's latency while its channels are removed one after the other."""
 
+from copy import copy
+
 import numpy as np
 
 from resrep_tf.budget.base import Meter
 from resrep_tf.budget.latency_table import PER_SECOND, LatencyTable
 from resrep_tf.graph.channel_graph import ChannelGraph
-from resrep_tf.graph.spaces import Space
 
-# Bundles of channels that rounding may choose from.
-_MULTIPLES = (2, 4, 8, 16)
-# Rounding up to full bundles is worthwhile where incomplete ones would save less than
-# this share of what their channels cost on average.
-_WORTHLESS = 1 / 3
+# As far ahead as that a better width is looked for: no kernel works on more channels.
+_AHEAD = 16
+# Widths are worth stopping at that save this share of what the best ones do.
+_WORTH = 0.75
 
 
 class LatencyMeter(Meter):
@@ -34,6 +34,7 @@ class LatencyMeter(Meter):
     def __init__(self, table: LatencyTable, graph: ChannelGraph):
         found = table.check(graph)
         self._tables = [table.operations[op.key].table for op in found]
+        self._stops: dict[tuple[bytes, bytes], np.ndarray] = {}
         overhead = round(table.overhead * PER_SECOND)
         super().__init__([op.axes for op in found], graph.num_channels, overhead)
 
@@ -43,55 +44,50 @@ class LatencyMeter(Meter):
         return self._current / PER_SECOND
 
     def _price(self, part, widths):
-        return self._tables[part].item(*widths)
+        return self._tables[part][tuple(widths)]
+
+    def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Returns how many of some channels are worth leaving.
+
+        Kernels compute channels in bundles. A width that does not fill them costs
+        nearly as much as the next one that does: at the same latency, the network
+        that keeps these channels is the more accurate one.
+
+        Args:
+            channels: Channels of a layer, any of which can take another one's place.
+            counts: The numbers of them that may be left, descending.
+
+        Returns:
+            Those of `counts` that save the most time for each channel that goes.
+        """
+        key = channels.tobytes(), counts.tobytes()
+        if key not in self._stops:
+            alone = copy(self)
+            alone.reset()
+            path = alone.remove_all(np.sort(channels))
+            times = np.append(path[::-1], self.total)
+            self._stops[key] = _worthwhile(times, len(channels), counts)
+        return self._stops[key]
 
     def __repr__(self):
         current, total = (1e3 * t / PER_SECOND for t in (self.current, self.total))
         return f"LatencyMeter(current={current:.3f} of {total:.3f} ms)"
 
 
-def preferred_multiples(
-    table: LatencyTable, graph: ChannelGraph, spaces: list[Space] | None = None
-) -> dict[int, int]:
-    """Chooses the widths to round to, where the kernels compute bundles of channels.
-
-    A bundle is chosen where channels that leave it incomplete save hardly any time:
-    at the same latency, a network that keeps them is the more accurate one.
-
-    Args:
-        table: The measured times.
-        graph: The graph of the measured model.
-        spaces: The spaces to look at, by default all that can be pruned.
-
-    Returns:
-        For each space, by its index, 1, 2, 4, 8 or 16.
-    """
-    if spaces is None:
-        spaces = [space for space in graph.spaces if space.prunable]
-    meter = LatencyMeter(table, graph)
-    chosen = {}
-    for space in spaces:
-        meter.reset()
-        times = [meter.current]
-        # The narrowest widths tell more about the overhead than about bundles.
-        for channel in space.channels[: -max(1, space.width // 4)].tolist():
-            meter.remove(channel)
-            times.append(meter.current)
-        chosen[space.index] = _multiple(np.array(times, float), space.width)
-    return chosen
-
-
-def _multiple(times: np.ndarray, width: int) -> int:
-    """Returns the bundle for a space, given the times at `width`, `width - 1`, ..."""
-    widths = width - np.arange(len(times))
-    slope = (times[0] - times[-1]) / max(len(times) - 1, 1)
-    best = 1
-    for multiple in _MULTIPLES:
-        full = widths + -widths % multiple
-        inside = (full <= width) & (full > widths)
-        if multiple > width // 4 or not inside.any() or slope <= 0:
-            continue
-        saved = (times[width - full[inside]] - times[inside]).mean()
-        if saved < _WORTHLESS * slope * (full - widths)[inside].mean():
-            best = multiple
-    return best
+def _worthwhile(times: np.ndarray, width: int, counts: np.ndarray) -> np.ndarray:
+    """Chooses from `counts`, given the times at all widths up to `width`."""
+    chosen = []
+    while len(counts):
+        ahead = max(int(np.count_nonzero(counts >= width - _AHEAD)), 1)
+        saved = (times[width] - times[counts]) / (width - counts)
+        if saved[:ahead].max() <= 0:
+            ahead = len(counts)  # Beyond a hump.
+        best = saved[:ahead].max()
+        good = saved[:ahead] >= _WORTH * best
+        if best <= 0:  # Nothing is faster: at the narrowest, there is least to go on.
+            good = np.arange(ahead) == ahead - 1
+        place = int(np.argmax(good))
+        width = int(counts[place])
+        chosen.append(width)
+        counts = counts[place + 1 :]
+    return np.array(chosen, np.int64)

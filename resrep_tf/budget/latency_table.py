@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resrep_tf.budget.operations import Operation
     from resrep_tf.graph.channel_graph import ChannelGraph
 
-_FORMAT = 1
+_FORMAT = 2
 # Times are summed as whole picoseconds: sums are exact in any order.
 PER_SECOND = 10**12
 # A table has a time for every width up to the largest.
@@ -106,9 +106,10 @@ class LatencyTable:
         operations: The times of each operation, by its key.
         checks: Whole models that were measured to see how good the sum of their
             operations is: for each, its `measured` and `predicted` seconds.
-        coldness: How far the times are from those of an operation whose data is in
-            the caches, 0, to those of one whose data is not, 1. It is fitted to the
-            first of `checks`; the others tell how good the prediction is.
+        shares: How much counts of the time that an operation takes with cold caches,
+            and of that with warm ones. They and `overhead` are fitted to some of
+            `checks`; the last one, which is not among these, tells how good the
+            prediction is.
 
     Example:
 
@@ -130,7 +131,7 @@ class LatencyTable:
     overhead: float
     operations: dict[str, OperationTimes]
     checks: dict[str, dict[str, float]] = field(default_factory=dict)
-    coldness: float = 0.5
+    shares: tuple[float, float] = (0.5, 0.5)
 
     def __str__(self):
         text = (
@@ -249,6 +250,8 @@ class LatencyTable:
         shapes = content["input_shapes"]
         content["input_shapes"] = tuple(tuple(shape) for shape in shapes)
         content["overhead"] = float(content["overhead"])
+        cold, warm = content["shares"]
+        content["shares"] = float(cold), float(warm)
         kinds = {"machine": dict, "versions": dict, "checks": dict, "model": str}
         for name, kind in kinds.items():
             if not isinstance(content.get(name, kind()), kind):

@@ -2,17 +2,26 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 import keras
 import numpy as np
 
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.operations import build_whole, operations
-from resrep_tf.budget.points import BUNDLES, Point, Points, kind_of, points_of
+from resrep_tf.budget.points import BUNDLES, Point, Points, Shares, kind_of, points_of
 from resrep_tf.budget.runtimes import Run, Runtime, machine, runtime_for
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.propagation import Link
 
+# The shares of a layer that whole models keep, which the sum of operations is fitted
+# to; the last one is left out, to see how good that is.
+_THINNED = (
+    ("wide layers", 0.7, 1.0),
+    ("middling layers", 0.4, 0.9),
+    ("narrow layers", 0.2, 0.6),
+    ("random widths", 0.3, 0.9),
+)
 # Operations side by side, where a call itself takes longer than most of them.
 _COPIES = 4
 # Multiply-adds up to which that is so.
@@ -77,8 +86,7 @@ def measure_latency(
         overhead=overhead,
         operations={},
     )
-    table = _filled(empty, plans, _coldness(graph, empty, plans, whole))
-    return _checked(table, graph, whole)
+    return _checked(_fitted(empty, graph, plans, whole), graph, whole)
 
 
 def _check(batch_size: int, rounds: int) -> None:
@@ -110,8 +118,9 @@ def _measure(
         short = [p for p in batch if repeats and p.work * batch_size < _SHORT_WORK]
         models += [point.op.build(point.widths, _COPIES) for point in short]
         times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds)
-        cold, warm = times - times[:, :1]
-        overheads.append(times[:, 0].mean())
+        # The call's own code and data are in the caches, unlike the operation's.
+        cold, warm = times - times[1, 0]
+        overheads.append(times[1, 0])
         for place, point in enumerate(batch, start=1):
             point.cold, point.warm = float(cold[place]), float(warm[place])
         for place, point in enumerate(short, start=1 + len(batch)):
@@ -164,27 +173,35 @@ def _take_turns(runs: Sequence[Run], runtime: Runtime, rounds: int) -> np.ndarra
 def _measure_whole(
     graph: ChannelGraph, runtime: Runtime, batch_size: int, rounds: int
 ) -> dict[str, tuple[np.ndarray, float]]:
-    """Measures the whole model and a thinned one, with the channels that they keep."""
+    """Measures the whole model and thinned ones, with the channels that they keep."""
     entered = [id(step.target) for step in graph.steps if isinstance(step, Link)]
     if len(set(entered)) < len(entered):
         return {}  # A nested model is called more than once; `build_whole` is flat.
     rng = np.random.default_rng(0)
-    thinned = np.ones(graph.num_channels, bool)
-    for space in graph.spaces:
-        if space.prunable and space.internal:
-            kept = rng.random(space.width) < rng.uniform(0.3, 0.9)
-            kept[0] = True
-            thinned[space.channels] = kept
-    wholes = [p.channels for space in graph.spaces for p in space.producers]
-    for part in graph.parts(wholes):
-        thinned[part[0]] = True
-    keeps = {"all channels": np.ones_like(thinned), "random widths": thinned}
+    keeps = {"all channels": np.ones(graph.num_channels, bool)}
+    for name, least, most in _THINNED:
+        keeps[name] = _thinned(graph, rng, least, most)
     models = [build_whole(graph, keep) for keep in keeps.values()]
     times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds).mean(0)
     return {
         name: (keep, float(seconds))
         for (name, keep), seconds in zip(keeps.items(), times, strict=True)
     }
+
+
+def _thinned(
+    graph: ChannelGraph, rng: np.random.Generator, least: float, most: float
+) -> np.ndarray:
+    """Chooses channels at random, a share of every layer between two limits."""
+    kept = np.ones(graph.num_channels, bool)
+    for space in graph.spaces:
+        if space.prunable and space.internal:
+            kept[space.channels] = rng.random(space.width) < rng.uniform(least, most)
+            kept[space.channels[0]] = True
+    wholes = [p.channels for space in graph.spaces for p in space.producers]
+    for part in graph.parts(wholes):
+        kept[part[0]] = True
+    return kept
 
 
 # === From points to tables ===
@@ -201,36 +218,46 @@ def _checked(
     return replace(table, checks=checks)
 
 
-def _filled(
-    table: LatencyTable, plans: dict[str, Points], coldness: float
-) -> LatencyTable:
-    """Returns the table with the times of all operations."""
-    bundles = _fit_bundles(plans, coldness)
-    times = {
-        key: OperationTimes(plan.grids, plan.grid_times(coldness), bundles[key])
-        for key, plan in plans.items()
-    }
-    return replace(table, operations=times, coldness=coldness)
-
-
-def _coldness(
-    graph: ChannelGraph,
+def _fitted(
     table: LatencyTable,
+    graph: ChannelGraph,
     plans: dict[str, Points],
     whole: dict[str, tuple[np.ndarray, float]],
-) -> float:
-    """Finds where between warm and cold the sum of the operations is the model."""
-    if not whole:
-        return 0.5
-    _, seconds = whole["all channels"]
-    warm, cold = (_filled(table, plans, c).predict(graph) for c in (0.0, 1.0))
-    if cold <= warm:
-        return 0.5
-    return float(np.clip((seconds - warm) / (cold - warm), 0.0, 1.0))
+) -> LatencyTable:
+    """Returns the table with the times of all operations, as whole models have them.
+
+    Alone, an operation's data is in the caches or not, depending on what has run
+    before, and what it takes to start it cannot be told from the call. So whole models
+    at several widths tell how much counts of either, and what comes on top.
+    """
+    known = [whole[name] for name in list(whole)[:-1]]
+    if not known:
+        return _filled(table, plans, (0.5, 0.5))
+    alone = replace(table, overhead=0.0)
+    sides = [_filled(alone, plans, shares) for shares in ((1.0, 0.0), (0.0, 1.0))]
+    # In units of the whole model's time, so that a thin model counts as much.
+    equations = [
+        (np.array([*(side.predict(graph, keep) for side in sides), 1e-3]) / time, 1.0)
+        for keep, time in known
+    ]
+    cold, warm, milliseconds = _nonnegative_fit(equations).tolist()
+    return _filled(replace(table, overhead=1e-3 * milliseconds), plans, (cold, warm))
+
+
+def _filled(
+    table: LatencyTable, plans: dict[str, Points], shares: Shares
+) -> LatencyTable:
+    """Returns the table with the times of all operations."""
+    bundles = _fit_bundles(plans, shares)
+    times = {
+        key: OperationTimes(plan.grids, plan.grid_times(shares), bundles[key])
+        for key, plan in plans.items()
+    }
+    return replace(table, operations=times, shares=shares)
 
 
 def _fit_bundles(
-    plans: dict[str, Points], coldness: float
+    plans: dict[str, Points], shares: Shares
 ) -> dict[str, tuple[dict[int, float], ...]]:
     """Finds for each axis how much of incomplete bundles is paid all the same.
 
@@ -239,20 +266,18 @@ def _fit_bundles(
     """
     rows: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = {}
     for key, plan in plans.items():
-        times = plan.grid_times(coldness)
+        times = plan.grid_times(shares)
         plain = OperationTimes(plan.grids, times, ({},) * len(plan.grids))
         for axis, points in plan.short.items():
             kind = (kind_of(key), axis)
-            rows.setdefault(kind, []).extend(
-                _bundle_rows(plain, axis, points, coldness)
-            )
-    shares = {kind: _nonnegative_fit(equations) for kind, equations in rows.items()}
+            rows.setdefault(kind, []).extend(_bundle_rows(plain, axis, points, shares))
+    found = {kind: _nonnegative_fit(each) for kind, each in rows.items() if each}
     return {
         key: tuple(
             {
                 size: float(share)
                 for size, share in zip(
-                    BUNDLES, shares.get((kind_of(key), axis), ()), strict=False
+                    BUNDLES, found.get((kind_of(key), axis), ()), strict=False
                 )
                 if share > 0.05
             }
@@ -263,14 +288,14 @@ def _fit_bundles(
 
 
 def _bundle_rows(
-    plain: OperationTimes, axis: int, points: list[Point], coldness: float
+    plain: OperationTimes, axis: int, points: list[Point], shares: Shares
 ) -> list[tuple[np.ndarray, float]]:
     """Returns equations for the shares, in units of the whole operation's time."""
     full, *others = points
     low = list(full.widths)
     low[axis] -= max(BUNDLES)
     slope = (plain.at(full.widths) - plain.at(low)) / max(BUNDLES)
-    whole = full.seconds(coldness)
+    whole = full.seconds(shares)
     if whole <= 0 or slope <= 0:
         return []
     rows = []
@@ -278,20 +303,20 @@ def _bundle_rows(
         missing = -point.widths[axis] % np.array(BUNDLES)
         less = full.widths[axis] - point.widths[axis]
         # What is paid beyond the straight line through the full bundles.
-        paid = point.seconds(coldness) - (whole - slope * less)
+        paid = point.seconds(shares) - (whole - slope * less)
         rows.append((missing * slope / whole, paid / whole))
     return rows
 
 
 def _nonnegative_fit(equations: list[tuple[np.ndarray, float]]) -> np.ndarray:
-    """Least squares with solutions of at least 0, by descent along each of them."""
-    left = np.array([row for row, _ in equations]).reshape(-1, len(BUNDLES))
+    """Least squares with solutions of at least 0, for a few unknowns."""
+    left = np.array([row for row, _ in equations])
     right = np.array([value for _, value in equations])
-    found = np.zeros(len(BUNDLES))
-    for _ in range(500):
-        for column in range(len(found)):
-            part = left[:, column]
-            rest = right - left @ found + part * found[column]
-            scale = part @ part
-            found[column] = max(part @ rest / scale, 0.0) if scale else 0.0
-    return found
+    solutions = [np.zeros(left.shape[1])]
+    for free in product((False, True), repeat=left.shape[1]):
+        columns = np.flatnonzero(free)
+        found = np.zeros(left.shape[1])
+        found[columns] = np.linalg.lstsq(left[:, columns], right, rcond=None)[0]
+        if (found >= 0).all():
+            solutions.append(found)
+    return min(solutions, key=lambda found: np.square(left @ found - right).sum())

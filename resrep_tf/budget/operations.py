@@ -82,12 +82,13 @@ class Operation:
         Args:
             widths: Its widths, one for each of `axes`.
             copies: How often the operation stands in the model, side by side, each
-                time with weights of its own.
+                time with inputs and weights of its own: a runtime computes only once
+                what is the same.
         """
-        inputs = self._inputs(widths)
-        outputs = []
+        inputs, outputs = [], []
         for _ in range(copies):
-            values: list[Any] = inputs
+            values: list[Any] = self._inputs(widths)
+            inputs += values
             for call in self.steps:
                 made = apply_step(call, values, self.has_bias, *_ends(widths))
                 values = keras.tree.flatten(made)

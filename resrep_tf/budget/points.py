@@ -17,6 +17,8 @@ SHORT = (1, 4, 8, 12, 15)
 BUNDLES = (4, 8, 16)
 # Operations of the same kind that this is measured on.
 SAMPLES = 2
+# How much counts of an operation's time with cold caches, and of that with warm ones.
+Shares = tuple[float, float]
 
 
 @dataclass
@@ -46,8 +48,9 @@ class Point:
         places = [n for i, n in enumerate(shape, start=1) if i != tensor.axis]
         return self.parameters * math.prod(places)
 
-    def seconds(self, coldness: float) -> float:
-        return max(coldness * self.cold + (1.0 - coldness) * self.warm, 0.0)
+    def seconds(self, shares: Shares) -> float:
+        cold, warm = shares
+        return max(cold * self.cold + warm * self.warm, 0.0)
 
 
 @dataclass
@@ -61,8 +64,8 @@ class Points:
     def all(self) -> list[Point]:
         return [*self.grid, *(p for points in self.short.values() for p in points)]
 
-    def grid_times(self, coldness: float) -> np.ndarray:
-        seconds = np.array([point.seconds(coldness) for point in self.grid])
+    def grid_times(self, shares: Shares) -> np.ndarray:
+        seconds = np.array([point.seconds(shares) for point in self.grid])
         return seconds.reshape([len(grid) for grid in self.grids])
 
 

@@ -20,7 +20,8 @@ from resrep_tf.graph import terms
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.spaces import Space
 from resrep_tf.markup import notebook_table
-from resrep_tf.selection.selection import RowChannels, largest_reduction
+from resrep_tf.selection.rows import RowChannels
+from resrep_tf.selection.selection import largest_reduction
 
 _NO_RULE = "Without a rule, and not counted as FLOPs"
 INTERNAL, SHARED, FOLLOWS = "internal", "shared", "follows"

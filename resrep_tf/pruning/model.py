@@ -15,8 +15,8 @@ from resrep_tf.pruning.fit_checks import blame_labels, check_callbacks, check_fr
 from resrep_tf.pruning.optimizers import Optimizers
 from resrep_tf.pruning.replicas import EqualReplicas
 from resrep_tf.pruning.state import State, number
+from resrep_tf.selection.rows import RowChannels
 from resrep_tf.selection.schedule import Schedule
-from resrep_tf.selection.selection import RowChannels
 from resrep_tf.teacher.distillation import Taught
 
 

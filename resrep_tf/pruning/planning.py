@@ -15,7 +15,11 @@ from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.pruning.state import number
 from resrep_tf.selection.plan import Plan, make_plan
 from resrep_tf.selection.schedule import Schedule
-from resrep_tf.selection.selection import Constraints, rows_for_target
+from resrep_tf.selection.selection import (
+    Constraints,
+    largest_bundle,
+    rows_for_target,
+)
 
 
 def plan(
@@ -150,8 +154,7 @@ def targets_met(
     budget = budget or goals.budget(pruner.graph)
     budget.reset()
     masks = [keras.ops.convert_to_numpy(c.mask) for c in pruner.compactors]
-    for channel in pruner.compactor_channels().masked(masks):
-        budget.remove(channel)
+    budget.remove_all(np.array(pruner.compactor_channels().masked(masks), np.int64))
     return all(goal.met for goal in budget.goals if goal.argument != FLOPS_TARGET)
 
 
@@ -167,21 +170,24 @@ def check_not_lower(
         constraints: The allowed widths.
     """
     masks = [keras.ops.convert_to_numpy(c.mask) for c in pruner.compactors]
-    channels = pruner.compactor_channels().masked(masks)
-    if not channels:
+    rows = pruner.compactor_channels()
+    channels = np.array(rows.masked(masks), np.int64)
+    if not len(channels):
         return
-    budget.reset()
     # The last channels of a selection, which go together, may take it beyond its
-    # targets. Each costs what the dearest one does, at most.
-    together = constraints.round_to
-    dearest = [together * max(map(g.budget.cost, channels)) for g in budget.goals]
-    for channel in channels:
-        budget.remove(channel)
+    # targets, by what as many of them cost where they are the dearest.
+    together = largest_bundle(rows, budget, constraints)
+    dearest = np.zeros(len(budget.goals))
+    for ids in rows:
+        budget.reset()
+        budget.remove_all(np.intersect1d(ids, channels)[:together])
+        dearest = np.maximum(dearest, [goal.removed for goal in budget.goals])
+    budget.reset()
+    budget.remove_all(channels)
     over = [
         f"{goal.argument}={goal.target}"
-        for goal, cost in zip(budget.goals, dearest, strict=True)
-        if goal.target is not None
-        and goal.removed - cost / goal.budget.total >= goal.target
+        for goal, beyond in zip(budget.goals, dearest.tolist(), strict=True)
+        if goal.target is not None and goal.removed - beyond >= goal.target
     ]
     if len(over) == len(goals.targets):
         removed = budget.goals[0].removed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from resrep_tf.budget.combined import CombinedBudget
-from resrep_tf.selection.selection import RowChannels
+from resrep_tf.selection.rows import RowChannels
 
 # A layer's most important rows go only when nothing else is left: first-order terms
 # know nothing of what happens to a layer that loses nearly everything.
@@ -43,8 +43,7 @@ def ranks(
     """
     masked = rows.masked(masks)
     goals.reset()
-    for channel in masked:
-        goals.remove(channel)
+    goals.remove_all(np.array(masked, np.int64))
     channels, inverse = np.unique(np.concatenate([*rows]), return_inverse=True)
     total = np.bincount(inverse, np.concatenate([*importance]))
     costs = np.zeros(len(channels))

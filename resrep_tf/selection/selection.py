@@ -5,10 +5,8 @@ norms alone; the budget only decides where to stop. That makes a selection one s
 one walk, with the budget pricing each step.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +19,8 @@ from resrep_tf.budget.combined import (
     removed_fraction,
 )
 from resrep_tf.selection.checks import check_positive_integer
-
-if TYPE_CHECKING:
-    from resrep_tf.graph.channel_graph import ChannelGraph
+from resrep_tf.selection.rows import RowChannels
+from resrep_tf.selection.walk import Walk, walk_of
 
 
 @dataclass(frozen=True)
@@ -55,44 +52,6 @@ class Constraints:
         if isinstance(budget, CombinedBudget):
             return budget
         return CombinedBudget([Goal(budget, self.target, self.argument)])
-
-
-@dataclass(frozen=True, eq=False)
-class RowChannels(Sequence):
-    """The channels that compactors' rows make.
-
-    A channel that several layers make, or one layer at several positions, has several
-    rows, which are masked together.
-
-    Attributes:
-        channels: For each compactor, the channel ids of its rows, in their order.
-        parts: Parts of these channels, one of which must stay in each.
-    """
-
-    channels: tuple[np.ndarray, ...]
-    parts: tuple[np.ndarray, ...] = ()
-
-    @classmethod
-    def of(cls, graph: "ChannelGraph", channels: Sequence[np.ndarray]) -> "RowChannels":
-        """Returns the rows of compactors in a model, given its graph."""
-        return cls(tuple(channels), graph.parts(channels))
-
-    def masked(self, masks: Sequence[np.ndarray]) -> list[int]:
-        """Returns the channels all of whose rows are masked.
-
-        Args:
-            masks: For each compactor, 1 or True for rows that stay, 0 or False for
-                others.
-        """
-        ids = np.concatenate([*self.channels, []]).astype(np.int64)
-        stays = np.concatenate([*masks, []]) > 0.5
-        return np.setdiff1d(ids[~stays], ids[stays]).tolist()
-
-    def __len__(self) -> int:
-        return len(self.channels)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.channels[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +104,9 @@ def select(
 
     With `round_to` above 1, rows wait in a queue per space (per part of it that the
     same layers make), and a queue is masked as one bundle when it brings the widths of
-    these layers to multiples of `round_to`; the first bundle takes the remainder. Rows
+    these layers to multiples of `round_to`; the first bundle takes the remainder. A
+    budget that knows at which widths the network is faster (`Budget.stops`) makes
+    larger bundles, so that a space is left at one of these, whatever `round_to`. Rows
     still waiting at the end are kept. A bundle that does not fit into the limit ends
     the selection. Passing over it instead would mask rows of larger norm in its place,
     only to release them once the limit has grown.
@@ -168,24 +129,20 @@ def select(
     masks = tuple(np.ones(row_norms.size, np.float32) for row_norms in norms)
     goals = constraints.goals(budget)
     goals.reset()
-    masked, met = 0, False
-    walk = _Walk(norms, _rows(spaces), constraints.min_width, constraints.round_to)
-    for channels, rows in walk:
-        if limit is not None and masked + len(rows) > limit:
-            break
-        for channel in channels:
-            budget.remove(channel)
-        for compactor, row in rows:
-            masks[compactor][row] = 0
-        masked += len(rows)
-        met = goals.met()
-        if met:
-            break
+    walk = _walk(norms, spaces, goals, constraints.min_width, constraints.round_to)
+    if limit is not None:
+        walk = walk.up_to(limit)
+    met = goals.met_behind(walk.channels)[walk.ends - 1]
+    if met.any():
+        walk = walk.first(int(np.argmax(met)) + 1)
+    goals.reset()
+    goals.remove_all(walk.channels)
+    masks = tuple((~np.isin(ids, walk.channels)).astype(np.float32) for ids in spaces)
     return Selection(
         masks=masks,
         removed=goals.goals[0].removed,
-        masked=masked,
-        target_met=met,
+        masked=sum(int(np.count_nonzero(mask == 0)) for mask in masks),
+        target_met=bool(met.any()),
         unit=budget.unit,
     )
 
@@ -214,10 +171,24 @@ def largest_reduction(
     check_positive_integer("round_to", round_to)
     budget.reset()
     norms = [np.zeros(len(ids)) for ids in spaces]
-    for channels, _ in _Walk(norms, _rows(spaces), min_width, round_to):
-        for channel in channels:
-            budget.remove(channel)
+    budget.remove_all(_walk(norms, spaces, budget, min_width, round_to).channels)
     return removed_fraction(budget)
+
+
+def largest_bundle(
+    spaces: Sequence[np.ndarray], budget: Budget, constraints: Constraints
+) -> int:
+    """Returns how many channels a selection masks together at most.
+
+    Args:
+        spaces: For each compactor, the channel ids of its rows.
+        budget: Prices channels. It is reset.
+        constraints: The allowed widths.
+    """
+    budget.reset()
+    norms = [np.zeros(len(ids)) for ids in spaces]
+    walk = _walk(norms, spaces, budget, constraints.min_width, constraints.round_to)
+    return int(np.diff(walk.ends, prepend=0).max(initial=1))
 
 
 def check_reachable(
@@ -280,94 +251,16 @@ def _shares(ids: np.ndarray) -> np.ndarray:
     return np.argsort(np.argsort(first))[inverse] / len(first)
 
 
-def _rows(spaces: Sequence[np.ndarray]) -> RowChannels:
-    if isinstance(spaces, RowChannels):
-        return spaces
-    return RowChannels(tuple(np.asarray(ids) for ids in spaces))
-
-
-# === Walking ===
-
-
-class _Walk:
-    """The channels in the order in which they are masked, each with all its rows.
-
-    Args:
-        norms: For each compactor, the norms of its rows.
-        rows: The channels of these rows.
-        min_width: As in `Constraints`.
-        round_to: As in `Constraints`.
-    """
-
-    def __init__(
-        self,
-        norms: Sequence[np.ndarray],
-        rows: RowChannels,
-        min_width: int,
-        round_to: int,
-    ):
-        flat = np.concatenate([*norms, []])
-        ids = np.concatenate([*rows, []]).astype(np.int64)
-        starts = np.cumsum([0, *map(len, rows)])
-        owners = np.repeat(np.arange(len(rows)), np.diff(starts))
-        numbers = np.arange(len(ids)) - starts[owners]
-        self._places = list(zip(owners.tolist(), numbers.tolist(), strict=True))
-        channels, first, inverse, counts = np.unique(
-            ids, return_index=True, return_inverse=True, return_counts=True
-        )
-        self._channels = channels.tolist()
-        self._rows = np.split(
-            np.argsort(inverse, kind="stable"), np.cumsum(counts)[:-1]
-        )
-        means = np.bincount(inverse, flat) / counts
-        self._order = np.lexsort((first, means)).tolist()
-        # What must not become too narrow: compactors, and parts of what they make.
-        self._widths = [*map(len, rows), *map(len, rows.parts)]
-        floor = math.ceil(min_width / round_to) * round_to
-        self._floors = [floor] * len(rows) + [1] * len(rows.parts)
-        self._multiples = [round_to] * len(rows) + [1] * len(rows.parts)
-        self._touched = self._touches(rows, inverse, owners)
-
-    def _touches(
-        self, rows: RowChannels, inverse: np.ndarray, owners: np.ndarray
-    ) -> list[tuple[tuple[int, int], ...]]:
-        """Lists for each channel how many positions of which widths it takes."""
-        number = {channel: index for index, channel in enumerate(self._channels)}
-        touched: list[dict[int, int]] = [{} for _ in self._channels]
-        for index, owner in zip(inverse.tolist(), owners.tolist(), strict=True):
-            touched[index][owner] = touched[index].get(owner, 0) + 1
-        for slot, part in enumerate(rows.parts, len(rows)):
-            for channel in part.tolist():
-                at = touched[number[channel]]
-                at[slot] = at.get(slot, 0) + 1
-        return [tuple(at.items()) for at in touched]
-
-    def __iter__(self) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-        """Yields channels to be masked together, and their `(compactor, row)`."""
-        widths = self._widths
-        queues: dict[tuple, list[int]] = {}
-        for index in self._order:
-            touched = self._touched[index]
-            queue = queues.setdefault(touched, [])
-            queue.append(index)
-            left = [widths[slot] - len(queue) * count for slot, count in touched]
-            slots = [slot for slot, _ in touched]
-            if any(n < self._floors[s] for n, s in zip(left, slots, strict=True)):
-                queue.pop()
-            elif not any(
-                n % self._multiples[s] for n, s in zip(left, slots, strict=True)
-            ):
-                for slot, width in zip(slots, left, strict=True):
-                    widths[slot] = width
-                queues[touched] = []
-                yield (
-                    [self._channels[i] for i in queue],
-                    [
-                        self._places[row]
-                        for i in queue
-                        for row in self._rows[i].tolist()
-                    ],
-                )
+def _walk(
+    norms: Sequence[np.ndarray],
+    spaces: Sequence[np.ndarray],
+    budget: Budget,
+    min_width: int,
+    round_to: int,
+) -> Walk:
+    if not isinstance(spaces, RowChannels):
+        spaces = RowChannels(tuple(np.asarray(ids) for ids in spaces))
+    return walk_of(norms, spaces, budget, min_width, round_to)
 
 
 def _check_norms(

@@ -7,7 +7,8 @@ from resrep_tf.budget.combined import CombinedBudget, Goal
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
 from resrep_tf.selection.importance import ranks
-from resrep_tf.selection.selection import Constraints, RowChannels, select
+from resrep_tf.selection.rows import RowChannels
+from resrep_tf.selection.selection import Constraints, select
 
 # Two compactors of ten rows; a channel of the second costs three times as much.
 ROWS = RowChannels((np.arange(10), np.arange(10, 20)))

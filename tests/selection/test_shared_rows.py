@@ -5,14 +5,15 @@ import pytest
 
 from resrep_tf.budget.flops import FlopsMeter
 from resrep_tf.graph.terms import Term
+from resrep_tf.selection.rows import RowChannels
 from resrep_tf.selection.selection import (
     Constraints,
-    RowChannels,
     check_reachable,
     largest_reduction,
     rows_for_target,
     select,
 )
+from resrep_tf.selection.walk import walk_of
 
 # A grouped convolution reads the first compactor's channels; the second makes those of
 # the first and two of its own.
@@ -74,6 +75,87 @@ def test_plans_thin_bundles_as_evenly_as_single_channels():
     check_reachable(channels, budget, Constraints(0.5))
     rows, norm = rows_for_target(norms, channels, budget, Constraints(0.5))
     assert norm == 1.0 and 20 <= rows <= 30
+
+
+class Bundled(FlopsMeter):
+    """A budget that knows of widths to stop at: multiples of three."""
+
+    def stops(self, channels, counts):
+        return counts[(counts % 3 == 0) | (counts == counts[-1:])]
+
+
+def walk_plainly(norms, rows, min_width, round_to, bundled):
+    """The definition of the walk: which channels go together, one after the other."""
+    everyone = np.concatenate([*rows])
+    all_norms = np.concatenate(norms)
+    channels, first = np.unique(everyone, return_index=True)
+    means = [all_norms[everyone == channel].mean() for channel in channels]
+    widths = [len(ids) for ids in (*rows, *rows.parts)]
+    floor = -(-min_width // round_to) * round_to
+    rules = [(floor, round_to)] * len(rows) + [(1, 1)] * len(rows.parts)
+    takes = {
+        int(channel): tuple(
+            (slot, count)
+            for slot, ids in enumerate([*rows, *rows.parts])
+            if (count := int((ids == channel).sum()))
+        )
+        for channel in channels
+    }
+    alike = {c: [d for d in takes if takes[d] == takes[c]] for c in takes}
+    others = {c: [d for d in takes if takes[d] != takes[c]] for c in takes}
+    alone = {
+        c: not {s for s, _ in takes[c]} & {s for d in others[c] for s, _ in takes[d]}
+        for c in takes
+    }
+    queues = {take: [] for take in takes.values()}
+    gone = set()
+    for *_, channel in sorted(zip(means, first, channels.tolist(), strict=True)):
+        queue = queues[takes[channel]]
+        queue.append(channel)
+        left = [
+            (widths[slot] - len(queue) * count, *rules[slot])
+            for slot, count in takes[channel]
+        ]
+        if any(width < least for width, least, _ in left):
+            queue.pop()
+            continue
+        if any(width % multiple for width, _, multiple in left):
+            continue
+        stay = len(alike[channel]) - len(queue) - len(gone & set(alike[channel]))
+        if bundled and alone[channel] and stay % 3 and stay > 1:
+            continue
+        for slot, count in takes[channel]:
+            widths[slot] -= len(queue) * count
+        gone |= set(queue)
+        yield queue.copy()
+        queue.clear()
+
+
+@pytest.mark.parametrize(
+    "min_width, round_to, bundled",
+    [(1, 1, False), (1, 1, True), (3, 1, False), (1, 2, False), (2, 4, False)],
+)
+@pytest.mark.parametrize("seed", range(10))
+def test_walk_agrees_with_its_definition(seed, min_width, round_to, bundled):
+    rng = np.random.default_rng(seed)
+    # Compactors of their own channels, some in several rows, and some that share.
+    ids, start = [], 0
+    for width in rng.integers(1, 14, 5).tolist():
+        own = rng.permutation(np.arange(start, start + width))
+        ids.append(np.repeat(own, rng.integers(1, 3)))
+        start += width
+    ids.append(np.unique(rng.choice(np.concatenate(ids[:2]), 6)))
+    part = np.unique(rng.choice(ids[2], 3))
+    rows = RowChannels(tuple(ids), (part,) if rng.random() < 0.5 else ())
+    norms = [rng.integers(0, 9, len(each)) / 8 for each in ids]
+    kind = Bundled if bundled else FlopsMeter
+    budget = kind([Term(f"{i}", 1, (each,)) for i, each in enumerate(ids)], start)
+    walk = walk_of(norms, rows, budget, min_width, round_to)
+    found = [b.tolist() for b in np.split(walk.channels, walk.ends)[:-1]]
+    plain = list(walk_plainly(norms, rows, min_width, round_to, bundled))
+    assert found == plain
+    counts = [sum((np.concatenate(ids) == c).sum() for c in b) for b in plain]
+    assert walk.rows.tolist() == np.cumsum(counts).tolist()
 
 
 def test_channels_go_when_all_their_rows_do():

@@ -1,12 +1,14 @@
-"""Tables of latencies that nobody measured."""
+"""Tables of latencies that nobody measured, and a model wide enough for them."""
 
+import keras
 import numpy as np
+from keras import layers as L
 
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.operations import operations
 
 
-def made_up_table(graph, overhead=1e-4):
+def made_up_table(graph, overhead=1e-4, share=0.5):
     """A table for any model, of times that nobody measured."""
     by_key = {}
     for op in operations(graph):
@@ -14,12 +16,24 @@ def made_up_table(graph, overhead=1e-4):
     times = {}
     for key, widths in by_key.items():
         tops = [max(axis) for axis in zip(*widths, strict=True)]
-        grids = tuple((1, 16 * (top // 16), top) for top in tops)
-        grids = tuple(tuple(sorted({max(w, 1) for w in grid})) for grid in grids)
+        grids = tuple((0, 16 * (top // 16), top) for top in tops)
+        grids = tuple(tuple(sorted(set(grid))) for grid in grids)
         points = np.meshgrid(*grids, indexing="ij") if grids else [np.array(1)]
         seconds = 1e-9 * np.prod(points, axis=0)
-        times[key] = OperationTimes(grids, seconds, ({16: 0.5},) * len(grids))
+        times[key] = OperationTimes(grids, seconds, ({16: share},) * len(grids))
     model = graph.model.name
     return LatencyTable(
         model, "litert", 1, 1, ((224, 224, 3),), {}, {}, overhead, times
     )
+
+
+def wide_model(width=64):
+    inputs = keras.Input((8, 8, 3))
+    x = L.Conv2D(width, 3, padding="same", use_bias=False, name="conv1")(inputs)
+    x = L.BatchNormalization(name="bn1")(x)
+    x = L.ReLU(name="relu1")(x)
+    skip = L.Conv2D(width // 2, 1, activation="relu", name="conv2")(x)
+    x = L.Conv2D(width // 2, 3, padding="same", name="conv3")(skip)
+    x = L.Add(name="add")([skip, x])
+    x = L.GlobalAveragePooling2D(name="pool")(x)
+    return keras.Model(inputs, L.Dense(4, name="logits")(x), name="wide")

@@ -6,6 +6,7 @@ import pytest
 from keras import layers as L
 
 import resrep_tf
+from support.latency import made_up_table
 
 NAN = float("nan")
 
@@ -142,6 +143,23 @@ def test_a_lower_target_than_before_is_refused(classifier):
     message = "must not be lower .*62.5% of the FLOPs.*Received: flops_target=0.3"
     with pytest.raises(ValueError, match=message):
         _train(classifier, 0.3)
+
+
+@pytest.mark.filterwarnings("ignore:.*steps")
+def test_what_a_bundle_takes_beyond_the_target_is_no_lower_target():
+    inputs = keras.Input((6,))
+    x = L.Dense(64, activation="relu", name="first")(inputs)
+    found = resrep_tf.wrap(keras.Model(inputs, L.Dense(3)(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    found.compile("sgd", loss, run_eagerly=True)
+    # Sixteen channels, a quarter of the time, go together: a single one saves nothing.
+    table = made_up_table(found.graph, overhead=0.0, share=1.0)
+    _train(found, None, latency_target=0.3, latency_table=table)
+    found.set_masks([np.repeat([0.0, 1.0], 32)])
+    _train(found, None, latency_target=0.3, latency_table=table)
+    message = "must not be lower .*Received: latency_target=0.1"
+    with pytest.raises(ValueError, match=message):
+        _train(found, None, latency_target=0.1, latency_table=table)
 
 
 @pytest.mark.filterwarnings("ignore:.*steps")
