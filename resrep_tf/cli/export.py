@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import resrep_tf
 from resrep_tf.cli import output
-from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import flag
+from resrep_tf.export.packages import check_onnx
 from resrep_tf.export.report import ExportReport
 from resrep_tf.lazy import keras, tf
 
@@ -74,15 +74,9 @@ def check(formats: Sequence[str]) -> None:
     """Raises if a package is missing for a format, before anything is trained."""
     if "onnx" not in formats:
         return
-    missing = [
-        name for name in ("onnx", "tf2onnx") if not importlib.util.find_spec(name)
-    ]
-    if missing:
-        raise CommandError(
-            f"`--export=onnx` needs {' and '.join(missing)}: "
-            'pip install "resrep_tf[onnx]". '
-            f"Received: --export={','.join(formats)}"
-        )
+    with blame("export"):
+        received = f"--export={','.join(formats)}"
+        check_onnx("Writing ONNX", "onnx", "tf2onnx", received=received)
 
 
 def inputs(data: Dataset, formats: Sequence[str]) -> tf.data.Dataset:

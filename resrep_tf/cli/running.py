@@ -1,16 +1,20 @@
 """Starts a command, and ends it with one line whatever goes wrong."""
 
+import contextlib
 import importlib
+import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
 
 DEBUG = "--debug"
+# As a shell has it of a program that SIGPIPE ended.
+_PIPE = 141
 
 
 def run(command: Callable[[Sequence[str]], None] | str) -> None:
@@ -31,13 +35,21 @@ def run(command: Callable[[Sequence[str]], None] | str) -> None:
             if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             command = importlib.import_module(command).run
-        command(arguments)
+        try:
+            command(arguments)
+        finally:
+            if sys.stdout is not None:  # As in a program without a console.
+                sys.stdout.flush()  # Here, where it is known what an error means.
     except Interrupted:
         _end("interrupted; the same command goes on from here", EXIT_CODE)
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except CommandError as error:
         _end(f"error: {error}", 2)
+    except BrokenPipeError:
+        # Whoever reads has seen enough, as in `... | head`.
+        _discard(sys.stdout)
+        raise SystemExit(_PIPE) from None
     except OSError as error:
         if error.filename is None:
             _end(_unforeseen(error), 1)
@@ -47,10 +59,19 @@ def run(command: Callable[[Sequence[str]], None] | str) -> None:
 
 
 def _end(line: str, code: int) -> NoReturn:
-    if DEBUG in sys.argv[1:]:
-        traceback.print_exc()
-    print(line, file=sys.stderr)
+    try:
+        if DEBUG in sys.argv[1:]:
+            traceback.print_exc()
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _discard(sys.stderr)
     raise SystemExit(code) from None
+
+
+def _discard(stream: IO[str]) -> None:
+    """Lets what a stream still holds be written to nowhere, when Python ends."""
+    with contextlib.suppress(OSError, ValueError):  # Not a stream of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _unforeseen(error: Exception) -> str:

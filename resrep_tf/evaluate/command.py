@@ -12,6 +12,7 @@ from resrep_tf.cli import common_flags
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.cli.models import architectures, imports, pixels
+from resrep_tf.export.packages import check_onnx
 
 USAGE = """
 Measures the accuracy and the latency of a model:
@@ -128,6 +129,9 @@ def _check_file(name: str) -> None:
             "`--model` must be an existing .keras, .tflite or .onnx file, or the "
             f"folder of a SavedModel. Received: --model={name}"
         )
+    elif name.endswith(".onnx"):
+        with blame("model"):
+            check_onnx("Reading ONNX", "onnx", received=f"--model={name}")
 
 
 def _check_arch(settings: Settings) -> None:

@@ -3,8 +3,11 @@
 import contextlib
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # The beginning of temporary names; what is left of a killed process has it too.
 TEMPORARY = ".partial-"
@@ -20,21 +23,67 @@ def atomic(path: Path) -> Iterator[Path]:
     # The suffix stays the last part of the name: Keras decides by it.
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     replaced = path.with_name(f"{TEMPORARY}{os.getpid()}-old-{path.name}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        _flush(temporary)
-        if path.is_dir():
-            # A folder that is not empty cannot be renamed over.
-            os.replace(path, replaced)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    finally:
-        with contextlib.suppress(OSError):  # In a folder that has become read-only.
-            if replaced.exists() and not path.exists():
-                os.replace(replaced, path)
-            for left in (temporary, replaced):
-                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+    with Signals() as signals:
+        try:
+            signals.wait = False
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            _flush(temporary)
+            signals.wait = True
+            if path.is_dir():
+                # A folder that is not empty cannot be renamed over.
+                os.replace(path, replaced)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        finally:
+            signals.wait = True
+            with contextlib.suppress(OSError):  # In a folder that is read-only now.
+                if replaced.exists() and not path.exists():
+                    os.replace(replaced, path)
+                for left in (temporary, replaced):
+                    _remove(left)
+
+
+class Signals:
+    """Lets Ctrl-C and SIGTERM wait while files are renamed and removed.
+
+    Attributes:
+        wait: Whether a signal waits for the end of the block, as it does first and
+            must do last; otherwise it has its usual effect. To set it is one
+            instruction, which no signal can divide.
+    """
+
+    def __init__(self):
+        self.wait = True
+        self._usual: dict[int, Any] = {}
+        self._waiting: list[int] = []
+
+    def __enter__(self) -> "Signals":
+        # Python hands signals to the main thread only.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                usual = signal.getsignal(number)
+                if callable(usual):  # Python's, not the system's.
+                    self._usual[number] = usual
+                    signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, usual in self._usual.items():
+            if signal.getsignal(number) == self._note:  # It may have changed.
+                signal.signal(number, usual)
+        for number in self._waiting:
+            signal.raise_signal(number)
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.wait:
+            self._waiting.append(number)
+        else:
+            self._usual[number](number, frame)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def size(path: Path) -> int:

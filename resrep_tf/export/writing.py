@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.export.calibration import in_batches
+from resrep_tf.export.packages import check_onnx
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,14 +125,7 @@ def _converted(job: Job, configure: Callable[[Any], None] | None = None) -> byte
 
 def onnx(job: Job, path: Path) -> None:
     """Writes an ONNX file, with the packages of the extra `onnx`."""
-    try:
-        import onnx  # noqa: F401
-        import tf2onnx  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "`format='onnx'` needs the packages onnx and tf2onnx: "
-            f'pip install "resrep_tf[onnx]". Received: {error}'
-        ) from error
+    check_onnx("Writing ONNX", "onnx", "tf2onnx", received="format='onnx'")
     job.model.export(
         str(path), format="onnx", verbose=False, input_signature=[job.spec]
     )

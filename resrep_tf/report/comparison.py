@@ -1,6 +1,6 @@
 """Two models compared, in numbers for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,7 +119,35 @@ def table(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
         (change.label, change.before, change.after, change.change)
         for change in changes(before, after)
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return _aligned(rows)
+
+
+def files_table(exports: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the sizes, latencies and accuracies of files, as text.
+
+    Args:
+        exports: What `report.json` says about each.
+    """
+    rows = [("file", "kB", "batch 1 (ms)", "batch 32 (ms)", "top-1 accuracy")]
+    for file in exports:
+        times, accuracy = file.get("latency", {}), file.get("accuracy")
+        milliseconds = (1e3 * times[b] if b in times else None for b in ("1", "32"))
+        rows.append(
+            (
+                file["file"],
+                f"{1e-3 * file['bytes']:,.1f}",
+                *("" if ms is None else f"{ms:.2f}" for ms in milliseconds),
+                "" if accuracy is None else f"{accuracy:.2%}",
+            )
+        )
+    # Without the columns that have nothing but a title.
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    return _aligned(list(zip(*filled, strict=True)))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows as lines; the first column on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         row[0].ljust(widths[0])
         + "".join(

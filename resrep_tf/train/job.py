@@ -20,7 +20,7 @@ from resrep_tf.export.precision import in_float32
 from resrep_tf.train import methods, training
 from resrep_tf.train.checkpoints import Checkpoints
 from resrep_tf.train.methods import Method
-from resrep_tf.train.phases import BASE, Phase, Rate, Ready
+from resrep_tf.train.phases import BASE, ORDER, Phase, Rate, Ready
 from resrep_tf.train.records import reporting
 from resrep_tf.train.records.metrics import MetricsFile
 from resrep_tf.train.settings import BASE_TEACHER, NO_TEACHER, Settings
@@ -117,6 +117,8 @@ class Job:
         self.trainer.checkpoints.remove()
 
     def _lead(self) -> None:
+        # Those of phases that are over; training goes back to its checkpoint's.
+        self.trainer.metrics.restore(ORDER)
         base = self.make_base()
         with output.atomic(self.folder / output.BASE) as path:
             self.deployable(base).save(path)

@@ -28,7 +28,7 @@ from resrep_tf.train.checkpoints import (
     values,
 )
 from resrep_tf.train.loop import Loop, build_state
-from resrep_tf.train.phases import Phase, Rate, Ready
+from resrep_tf.train.phases import ORDER, Phase, Rate, Ready
 from resrep_tf.train.records.metrics import EpochLog, MetricsFile
 from resrep_tf.train.records.progress import PhaseBar
 from resrep_tf.train.settings import Settings
@@ -282,6 +282,8 @@ class Trainer:
         found, chief = self.checkpoints.newest(), self.workers.chief
         if found is not None and chief:  # Also if it is of the phase before.
             self.metrics.replace(found.rows)
+        elif chief:
+            self.metrics.restore(ORDER[: ORDER.index(phase.name)])
         if found is None or found.phase != phase.name:
             start = Position(phase.epochs.start)
             if found is not None and found.phase == phase.after:

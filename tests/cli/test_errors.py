@@ -1,5 +1,6 @@
 """Errors of the user: one line that names the flag."""
 
+import subprocess
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from resrep_tf.cli import running
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.train import pipeline
+from support.runs import ROOT
 
 
 def test_a_command_error_is_one_line_and_code_2(capsys, monkeypatch):
@@ -28,3 +30,20 @@ def test_blame_names_the_flag():
         raise FileNotFoundError("no such\n  file")
     with pytest.raises(ZeroDivisionError), blame("dataset"):
         1 / 0  # noqa: B018
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """As in `... | head`."""
+    command = [sys.executable, "-m", "resrep_tf.explain"]
+    for arguments, stream in ((["--helpshort"], "stdout"), (["--x"], "stderr")):
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        getattr(process, stream).close()
+        other = process.stderr if stream == "stdout" else process.stdout
+        assert other.read() == b""
+        assert process.wait() == (141 if stream == "stdout" else 2)
+        other.close()

@@ -1,5 +1,7 @@
 """`--export`: which files, in all of its spellings."""
 
+import sys
+
 import keras
 import pytest
 from keras import layers
@@ -46,7 +48,8 @@ def test_an_unknown_format_is_refused():
 
 
 def test_missing_packages_are_named_before_training(monkeypatch):
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
+    for package in ("onnx", "tf2onnx"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(CommandError, match=r"needs onnx and tf2onnx: pip install"):
         export.check(("keras", "onnx"))
     export.check(export.DEFAULT)

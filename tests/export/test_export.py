@@ -292,10 +292,19 @@ def test_operations_of_tensorflow(tmp_path):
 
 
 def test_without_onnx(model, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(ImportError, match=r'pip install "resrep_tf\[onnx\]"'):
+    for package in ("tf2onnx", "onnx"):
+        monkeypatch.setitem(sys.modules, package, None)
+    advice = r' needs onnx{}: pip install "resrep_tf\[onnx\]"'
+    with pytest.raises(
+        ImportError, match="Writing ONNX" + advice.format(" and tf2onnx")
+    ):
         export(model, tmp_path / "a.onnx", "onnx")
     assert not os.listdir(tmp_path)
+    path = tmp_path / "b.onnx"
+    path.write_bytes(b"anything")
+    with pytest.raises(ImportError, match="Reading ONNX" + advice.format("")) as error:
+        load(path)
+    assert str(path) in str(error.value)
 
 
 # === Arguments ===

@@ -2,7 +2,13 @@
 
 import pytest
 
-from resrep_tf.report.comparison import Measurements, changes, signed, table
+from resrep_tf.report.comparison import (
+    Measurements,
+    changes,
+    files_table,
+    signed,
+    table,
+)
 
 BEFORE = {
     "flops": 2_000_000,
@@ -60,3 +66,18 @@ def test_table_is_aligned():
     assert lines[1].split()[-3:] == ["2,000,000", "1,000,000", "−50.0%"]
     assert lines[4].split()[-3:] == ["2.00", "1.00", "−50.0%"]
     assert lines[6].split()[-4:] == ["90.00%", "89.50%", "−0.50", "points"]
+
+
+def test_files_have_the_columns_that_were_measured():
+    files = [
+        {"file": "pruned.keras", "bytes": 1_234_500},
+        {"file": "a.tflite", "bytes": 900, "latency": {"1": 0.001, "32": 0.02}},
+    ]
+    assert files_table(files).splitlines() == [
+        "file               kB  batch 1 (ms)  batch 32 (ms)",
+        "pruned.keras  1,234.5                             ",
+        "a.tflite          0.9          1.00          20.00",
+    ]
+    files[1]["accuracy"] = 0.875
+    assert files_table(files).splitlines()[2].endswith("20.00          87.50%")
+    assert files_table(files[:1]).split() == ["file", "kB", "pruned.keras", "1,234.5"]

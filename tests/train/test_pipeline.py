@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,8 @@ def test_the_table_compares_before_and_after(finished, report):
         assert label in table
     assert f"{report['before']['flops']:,}" in table
     assert f"{report['after']['accuracy']:.2%}" in table
+    for file in report["exports"]:
+        assert re.search(rf"{file['file']} +{1e-3 * file['bytes']:,.1f}\b", table)
 
 
 def test_the_report_says_what_the_files_are(finished, report):
@@ -241,6 +244,20 @@ def test_the_flagfile_repeats_the_run_from_another_folder(
     first, again = load(folder / "pruned.keras"), load(tmp_path / "again/pruned.keras")
     for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_report_that_is_gone_is_made_again(flags, finished, report, tmp_path):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    for name in ("report.json", "report.html"):
+        (folder / name).unlink()
+    call(pipeline.run, *flags, f"--output={folder}")
+    again = json.loads((folder / "report.json").read_text())
+    for key in ("channels", "plan", "conversion"):
+        assert again[key] == report[key] is not None
+    pages = [(each / "report.html").read_text() for each in (finished[0], folder)]
+    assert pages[0].count("<figure") == pages[1].count("<figure") > 3
+    metrics = [(each / "metrics.csv").read_text() for each in (finished[0], folder)]
+    assert metrics[0] == metrics[1]
 
 
 def test_convert_repeats_the_conversion(finished, tmp_path):

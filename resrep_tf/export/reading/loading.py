@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from resrep_tf.export.calibration import fits, in_batches
+from resrep_tf.export.packages import check_onnx
 from resrep_tf.export.quiet import quiet
 from resrep_tf.export.reading import tflite_file
 from resrep_tf.export.reading.keras_file import UnreadableModel, load_keras
@@ -220,13 +221,9 @@ def _real(values: np.ndarray, tensor: dict[str, Any]) -> np.ndarray:
 
 
 def _onnx(path: Path, named: Path) -> Predictor:
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(
-            "An .onnx file needs the package onnx: "
-            f'pip install "resrep_tf[onnx]". Received: path={str(named)!r}'
-        ) from error
+    check_onnx("Reading ONNX", "onnx", received=f"path={str(named)!r}")
+    import onnx
+
     content = path.read_bytes()
     proto = onnx.load_model_from_string(content)
     onnx.checker.check_model(proto)
@@ -241,11 +238,14 @@ def _onnx(path: Path, named: Path) -> Predictor:
         for tensor in (inputs[0], outputs[0])
     )
     name = inputs[0].name
+    session: Any
     try:
         import onnxruntime
     except ImportError:
         # Slow, but it comes with onnx.
-        session = onnx.reference.ReferenceEvaluator(proto)
+        from onnx.reference import ReferenceEvaluator
+
+        session = ReferenceEvaluator(proto)
     else:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3

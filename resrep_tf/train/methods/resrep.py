@@ -58,6 +58,7 @@ class ResRep(Method):
             rate,
             functools.partial(self._shrink, self._lesson(base)),
             lambda pruner, trained: copy(trained),
+            file=output.SHRUNK,
             after=PRUNE,
             needed=self._forgotten,
         )

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from resrep_tf.cli import output
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import masked_rows
 from resrep_tf.pruning.state import number
+
+# In rows of a wrapped model: the channels of each layer.
+CHANNELS = "channels"
 
 COLUMNS = (
     "phase",
@@ -29,12 +33,11 @@ COLUMNS = (
     "val_top5_accuracy",
     "flops_removed",
     "forgotten",
+    CHANNELS,
 )
 
-# In rows, but not in the file: what an epoch cost and, for a wrapped model, the
-# channels of each layer.
+# In rows, but not in the file: what an epoch cost.
 CPU_SECONDS = "cpu_seconds"
-CHANNELS = "channels"
 
 # The bars of a histogram.
 BUCKETS = 30
@@ -46,6 +49,18 @@ class MetricsFile:
     def __init__(self, path: Path):
         self._path = path
         self.rows: list[dict[str, Any]] = []
+
+    def restore(self, phases: Collection[str]) -> None:
+        """Takes the rows of phases from the file, if it is there and whole.
+
+        When a run is complete, it has no checkpoint any more; the file has all rows.
+        """
+        try:
+            with self._path.open(newline="", encoding="utf-8") as file:
+                rows = [_parsed(row) for row in csv.DictReader(file)]
+                self.rows = [row for row in rows if row["phase"] in phases]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error):
+            self.rows = []
 
     def add(self, row: dict[str, Any]) -> None:
         """Adds the row of an epoch."""
@@ -59,8 +74,25 @@ class MetricsFile:
             text, COLUMNS, extrasaction="ignore", lineterminator="\n"
         )
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows(map(_printable, self.rows))
         output.write_text(self._path, text.getvalue())
+
+
+def _printable(row: Mapping[str, Any]) -> dict[str, Any]:
+    if CHANNELS not in row:
+        return dict(row)
+    return {**row, CHANNELS: json.dumps(row[CHANNELS], separators=(",", ":"))}
+
+
+def _parsed(row: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a row of the file as it was before it was written."""
+    found: dict[str, Any] = {name: value for name, value in row.items() if value}
+    for name in found.keys() - {"phase", "epoch", "step", CHANNELS}:
+        found[name] = float(found[name])
+    found |= {name: int(found[name]) for name in ("epoch", "step")}
+    if CHANNELS in found:
+        found[CHANNELS] = json.loads(found[CHANNELS])
+    return found
 
 
 class EpochLog(keras.callbacks.Callback):
@@ -170,9 +202,10 @@ def channel_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def cpu_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns what the epochs cost this process; None if that was not noted."""
-    noted = [row[CPU_SECONDS] for row in rows if CPU_SECONDS in row]
-    return sum(noted) if noted else None
+    """Returns what the epochs cost this process; None if that was not noted of all."""
+    if not rows or not all(CPU_SECONDS in row for row in rows):
+        return None
+    return sum(row[CPU_SECONDS] for row in rows)
 
 
 def _as_text(numbers: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from resrep_tf.cli import output
 from resrep_tf.evaluate import accuracy, latency
 from resrep_tf.export.files import size
 from resrep_tf.report import run_page
-from resrep_tf.report.comparison import Measurements, table
+from resrep_tf.report.comparison import Measurements, files_table, table
 from resrep_tf.train.methods import Outcome
 from resrep_tf.train.records.metrics import channel_history, cpu_seconds
 from resrep_tf.train.settings import Settings
@@ -101,12 +101,14 @@ def write(
 
 
 def summary(report: Mapping[str, Any], folder: Path) -> str:
-    """Returns the table of a report, and where to see more."""
+    """Returns the tables of a report, and where to see more."""
+    exports = report.get("exports", ())
+    files = f"{files_table(exports)}\n\n" if exports else ""
     logs = shlex.quote(str(folder / output.TENSORBOARD))
     spent = report.get("cpu_seconds")
     cost = f"Training took {_duration(spent)} of CPU time.\n" if spent else ""
     return (
-        f"{table(report['before'], report['after'])}\n\n{cost}"
+        f"{table(report['before'], report['after'])}\n\n{files}{cost}"
         f"Everything is in {folder}; {output.REPORT_PAGE} shows it in a browser.\n"
         "Curves and distributions: tensorboard --logdir "
         f'{logs} (pip install "resrep_tf[tensorboard]")'

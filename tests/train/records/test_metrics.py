@@ -6,6 +6,7 @@ import keras
 from keras import layers
 
 from resrep_tf.cli import output
+from resrep_tf.train.phases import ORDER
 from resrep_tf.train.records.metrics import (
     CHANNELS,
     CPU_SECONDS,
@@ -32,6 +33,23 @@ def test_what_was_logged_but_not_saved_is_logged_again(tmp_path):
         log.on_train_end()
     steps = [step for _, step, value in events(tmp_path) if value.tag == "loss"]
     assert steps == [5, 10]
+
+
+def test_rows_come_back_from_the_file(tmp_path):
+    path = tmp_path / output.METRICS
+    rows = [
+        {"phase": "base", "epoch": 1, "step": 5, "loss": 0.1 + 0.2},
+        {"phase": "prune", "epoch": 1, "step": 5, CHANNELS: {"a, b": [8, 6, 8]}},
+    ]
+    MetricsFile(path).replace(rows)
+    for phases, expected in (ORDER, rows), (ORDER[:1], rows[:1]):
+        file = MetricsFile(path)
+        file.restore(phases)
+        assert file.rows == expected
+    for damaged in (b"\xff", b"phase,epoch\nbase,x\n", b"a\nb\n", b'"', None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        file.restore(ORDER)
+        assert file.rows == []
 
 
 def test_channels_of_the_shrunk_network_stay_as_they_are():
