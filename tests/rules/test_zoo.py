@@ -34,8 +34,11 @@ QUICKEST = [
 
 
 def prunable(quick):
-    """All networks with something to prune; those that are not `quick` are slow."""
-    for name in NETWORKS:
+    """A network of each family; those that are not `quick` are slow.
+
+    `benchmarks/zoo.py` does the same with the others, which have more of their blocks.
+    """
+    for name in SMALL:
         marks = [] if name in quick else [pytest.mark.slow]
         yield pytest.param(name, marks=marks)
 

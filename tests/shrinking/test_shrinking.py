@@ -16,6 +16,7 @@ from support.checks import (
     TOLERANCE,
     alive,
     assert_plain,
+    difference,
     example,
     leaves,
     outputs,
@@ -44,7 +45,7 @@ def assert_shrinks(model, targets="all", kind="matrix", seed=0, dtype="float32")
     before = [np.array(v) for v in pruner.variables]
     expected = outputs(pruner)
     slim, report = shrink(pruner, example(model, 5), verify=False, return_report=True)
-    assert compare(expected, outputs(slim)) <= TOLERANCE[dtype]
+    assert difference(pruner, expected, slim, dtype) <= TOLERANCE[dtype]
     assert_plain(slim)
     drawn = resrep_tf.trace(model)
     assert batchnorms(slim) == batchnorms(drawn)
@@ -262,16 +263,15 @@ def test_random_graphs(first):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(20, 660, BATCH))
+@pytest.mark.parametrize("first", range(20, 220, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("targets", ["all", None])
 @pytest.mark.parametrize("name", SMALL)
-def test_networks(name, targets):
+def test_networks(name):
     # In float32 deep networks amplify rounding beyond 1e-5.
     with precision("float64"):
-        _, _, report = assert_shrinks(NETWORKS[name].build(), targets, dtype="float64")
+        _, _, report = assert_shrinks(NETWORKS[name].build(), dtype="float64")
     assert report.new_flops < 0.95 * report.flops
