@@ -84,3 +84,9 @@ class Merged:
         """Returns the weights that give the output plus `shift`."""
         bias = (0.0 if self.bias is None else self.bias) + shift
         return dataclasses.replace(self, bias=bias)
+
+    def normalised(self, fusion: Fusion) -> "Merged":
+        """Returns the weights with the BatchNorm of a fusion, if it has one."""
+        if fusion.scale is None:
+            return self
+        return self.scaled(fusion.scale).shifted(fusion.shift)

@@ -72,6 +72,9 @@ class Absorbing(Rule):
         """Returns the layer's config for the merged weights."""
         raise NotImplementedError
 
+    def at_zero(self, call):
+        return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
+
     def absorbs(self, call):
         return self.roles if call.op.activation is activations.LINEAR else ()
 
@@ -154,9 +157,6 @@ class Kernel(Absorbing):
         why = self.only_zero(call)
         return [Read(0, ZERO if why else CONSTANT, why)]
 
-    def at_zero(self, call):
-        return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
-
     def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
         kernel, bias = self.load(layer), read(layer.bias)
@@ -172,8 +172,7 @@ class Kernel(Absorbing):
 
     def merge_outputs(self, merged: Merged, keep: np.ndarray, fusion: Fusion) -> Merged:
         """Applies a fusion and drops the outputs that are not kept."""
-        if fusion.scale is not None:
-            merged = merged.scaled(fusion.scale).shifted(fusion.shift)
+        merged = merged.normalised(fusion)
         kernel, bias = merged.kernel, merged.bias
         if fusion.matrix is None:
             kernel, bias = kernel[..., keep], None if bias is None else bias[keep]
@@ -316,9 +315,6 @@ class DepthwiseConv(Absorbing):
     def groups(self, op):
         return math.prod(op.kernel.shape[-2:])
 
-    def at_zero(self, call):
-        return activations.apply(call.op.activation, np.zeros(call.outputs[0].width))
-
     def status(self, call, inputs):
         op = call.op
         at_zero = activations.apply(op.activation, np.zeros(1, np.float32))
@@ -343,8 +339,7 @@ class DepthwiseConv(Absorbing):
     def merge(self, call, keeps, fusion):
         layer, (keep,) = call.op, keeps.inputs
         merged = Merged(self.load(layer), read(layer.bias), output_axes=2)
-        if fusion.scale is not None:
-            merged = merged.scaled(fusion.scale).shifted(fusion.shift)
+        merged = merged.normalised(fusion)
         if fusion.matrix is not None:
             merged = merged.scaled(fusion.factors(keeps.outputs[0]))
         bias = None if merged.bias is None else merged.bias[keeps.outputs[0]]
