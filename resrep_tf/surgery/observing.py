@@ -7,7 +7,7 @@ their own activations.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -20,47 +20,53 @@ Path = tuple[int, ...]
 _MODEL_CALL = {"training": False}
 
 
-def observe(model: keras.Model, inputs: Any) -> dict[Path, Any]:
-    """Runs a model as in inference.
+def observer(model: keras.Model) -> Callable[[Any], dict[Path, Any]]:
+    """Returns a function that runs a model as in inference.
 
-    Returns:
-        Its outputs, under the paths `(0,)`, `(1,)` and so on, and what they were made
-        from. Models of the same operations have values under the same paths.
+    It returns the model's outputs, under the paths `(0,)`, `(1,)` and so on, and what
+    they were made from. Models of the same operations have values under the same paths.
     """
     function = as_function(model)
     if function is None:
-        outputs = keras.tree.flatten(model(inputs, **_MODEL_CALL))
-        return {(number,): value for number, value in enumerate(outputs)}
+        return lambda inputs: dict(_numbered(model(inputs, **_MODEL_CALL)))
     ends: dict[Path, int] = {
         (number,): number for number in range(len(function.outputs))
     }
-    return _Observer(function).run(inputs, ends)
+    return _Observer(function, ends)
+
+
+def _numbered(outputs: Any) -> Iterator[tuple[Path, Any]]:
+    for number, value in enumerate(keras.tree.flatten(outputs)):
+        yield (number,), value
 
 
 class _Observer:
     """Finds what to look at in one graph, and runs the graph up to there."""
 
-    def __init__(self, function: keras.Function):
+    def __init__(self, function: keras.Function, ends: dict[Path, int]):
         self._function = function
         self._makers = makers(function)
         self._seen: dict[Path, keras.KerasTensor] = {}
         # Layers with an activation of their own, and nested models, by path.
         self._active: dict[Path, Node] = {}
-        self._nested: dict[Path, tuple[Node, int]] = {}
-
-    def run(self, inputs: Any, ends: dict[Path, int]) -> dict[Path, Any]:
+        self._nested: dict[Path, tuple[Node, _Observer]] = {}
         for path, number in ends.items():
-            self._walk(self._function.outputs[number], path)
-        values = self._values(inputs)
+            self._walk(function.outputs[number], path)
+        self._tensors = list({id(tensor): tensor for tensor in self._wanted()}.values())
+        self._part = keras.Model(structures(function)[0], self._tensors)
+
+    def __call__(self, inputs: Any) -> dict[Path, Any]:
+        computed = self._part(inputs, **_MODEL_CALL)
+        values = dict(zip(map(id, self._tensors), computed, strict=True))
         found = {path: values[id(t)] for path, t in self._seen.items()}
         for path, node in self._active.items():
             found[(*path, 0)] = _without_activation(
                 node, [values[id(t)] for t in node.inputs]
             )
-        for path, (node, number) in self._nested.items():
+        for node, inner in self._nested.values():
             entering = [values[id(t)] for t in node.entering]
-            packed = keras.tree.pack_sequence_as(structures(node.inner)[0], entering)
-            found |= _Observer(node.inner).run(packed, {path: number})
+            structure = structures(node.inner)[0]
+            found |= inner(keras.tree.pack_sequence_as(structure, entering))
         return found
 
     def _walk(self, tensor: keras.KerasTensor, path: Path) -> None:
@@ -69,23 +75,20 @@ class _Observer:
         if node is None:
             return
         if node.inner is not None:
-            self._nested[path] = (node, node.number_of(tensor))
+            inner = _Observer(node.inner, {path: node.number_of(tensor)})
+            self._nested[path] = (node, inner)
         elif not getattr(node.op, "weights", None):
             for number, source in enumerate(node.inputs):
                 self._walk(source, (*path, number))
         elif getattr(node.op, "activation", None) is not None:
             self._active[path] = node
 
-    def _values(self, inputs: Any) -> dict[int, Any]:
-        wanted = list(self._seen.values())
+    def _wanted(self) -> Iterator[keras.KerasTensor]:
+        yield from self._seen.values()
         for node in self._active.values():
-            wanted += node.inputs
+            yield from node.inputs
         for node, _ in self._nested.values():
-            wanted += node.entering
-        tensors = list({id(tensor): tensor for tensor in wanted}.values())
-        part = keras.Model(structures(self._function)[0], tensors)
-        found = part(inputs, **_MODEL_CALL)
-        return {id(t): value for t, value in zip(tensors, found, strict=True)}
+            yield from node.entering
 
 
 def _without_activation(node: Node, values: list[Any]) -> Any:

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from resrep_tf.graph.keras_nodes import check_model, structures
-from resrep_tf.surgery.observing import Path, observe
+from resrep_tf.surgery.observing import Path, observer
 from resrep_tf.surgery.rounding import as_rows, rounding
 
 _TINY = float(np.finfo(np.float32).tiny)
@@ -114,11 +114,12 @@ def difference(
         precision: The type of the numbers that they compute with. None lets rounding
             explain nothing.
     """
-    expected, found = observe(a, inputs), observe(b, inputs)
+    run = observer(a)
+    expected, found = run(inputs), observer(b)(inputs)
     worst = _differ(expected, found, {})
     if worst <= limit or precision is None:
         return worst
-    allowed = rounding(a, lambda: list(observe(a, inputs).values()), precision)
+    allowed = rounding(a, lambda: list(run(inputs).values()), precision)
     return _differ(expected, found, dict(zip(expected, allowed, strict=True)))
 
 
