@@ -1,0 +1,195 @@
+"""Makes the table of `docs/results.md` from the folders of finished runs.
+
+From the project's root, with the runs' images at hand, to take runs in:
+
+    python docs/results.py --data_dir=~/tensorflow_datasets runs/NAME ...
+
+For each run it writes `docs/results/NAME.json`, the numbers that the page shows, and
+`docs/results/NAME.keras`, the pruned network, whose accuracy anybody can check. Then,
+and without arguments, it writes the table and the figures anew.
+"""
+
+import argparse
+import csv
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+FOLDER, PAGE = DOCS / "results", DOCS / "results.md"
+BEGIN, END = "<!-- made by docs/results.py: begin -->", "<!-- end -->"
+# Flags that are paths of one machine, and the flag that names the folder.
+PATHS = ("data_dir", "init_weights", "output")
+CURVE = ("phase", "epoch", "val_accuracy", "flops_removed", "forgotten")
+
+Run = dict[str, Any]
+
+
+# === Taking runs in ===
+
+
+def numbers(folder: Path, halves: Mapping[str, Sequence[float]]) -> Run:
+    """Returns what is shown of a run.
+
+    Args:
+        folder: The run's folder.
+        halves: The accuracy of the base and of the pruned network on the held-out
+            images of even and of odd numbers.
+    """
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["phase"] != "base"]
+    shown = ("flops", "params", "bytes", "accuracy", "latency")
+    return {
+        "arch": report["arch"],
+        "dataset": report["dataset"],
+        "method": report["method"],
+        "flags": _flags(folder),
+        **{k: {n: report[k][n] for n in shown} for k in ("before", "after")},
+        "halves": {name: list(found) for name, found in halves.items()},
+        "trained": float(rows[-1]["val_accuracy"]),
+        "cpu_seconds": report.get("cpu_seconds"),
+        "curve": [[row[name] for name in CURVE] for row in rows],
+        "exports": {
+            each["format"]: each["class_agreement"] for each in report["exports"]
+        },
+        "widths": [
+            [layer["name"], layer["width"], layer["new_width"]]
+            for layer in report["conversion"]["layers"]
+            if layer["new_width"] < layer["width"]
+        ],
+        "versions": report["versions"],
+    }
+
+
+def _flags(folder: Path) -> dict[str, str]:
+    """Returns the flags of a run by name, without the machine's folders."""
+    found = {}
+    for line in (folder / "run.flags").read_text(encoding="utf-8").splitlines():
+        if line.startswith("--"):
+            name, _, value = line[2:].partition("=")
+            found[name] = Path(value).name if name in PATHS else value
+    return found
+
+
+def halves_of(model_path: Path, dataset: Any) -> list[float]:
+    """Returns a network's accuracy on images of even and of odd numbers."""
+    import numpy as np
+    import tensorflow as tf
+
+    from resrep_tf.evaluate import accuracy
+    from resrep_tf.export import load
+
+    predict, right = load(model_path), []
+    for images, labels in accuracy.limited(dataset.evaluation(), None):
+        classes = tf.argmax(predict(images), axis=-1, output_type=labels.dtype)
+        right.extend(np.asarray(classes == labels).tolist())
+    return [float(np.mean(right[half::2])) for half in (0, 1)]
+
+
+def take_in(folders: Sequence[Path], data_dir: str | None) -> None:
+    """Writes the numbers and the network of each run to `docs/results`."""
+    from resrep_tf import data
+
+    FOLDER.mkdir(exist_ok=True)
+    for folder in folders:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        dataset = data.load(report["dataset"], batch_size=64, data_dir=data_dir)
+        halves = {
+            name: halves_of(folder / f"{file}.keras", dataset)
+            for name, file in [("before", "base"), ("after", "pruned")]
+        }
+        text = json.dumps(numbers(folder, halves), indent=1)
+        (FOLDER / f"{folder.name}.json").write_text(text + "\n", encoding="utf-8")
+        shutil.copyfile(folder / "pruned.keras", FOLDER / f"{folder.name}.keras")
+
+
+# === The page ===
+
+
+def load() -> dict[str, Run]:
+    """Returns the runs that were taken in, by name."""
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(FOLDER.glob("*.json"))
+    }
+
+
+def render(runs: Mapping[str, Run]) -> str:
+    """Returns the table of runs, and how to check one, as Markdown."""
+    lines = [
+        "| network | method | epochs | base | trained | pruned | even, odd images "
+        "| FLOPs | parameters | latency, 1 and 32 images | CPU hours |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_row(name, run) for name, run in runs.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, run: Run) -> str:
+    before, after, flags = run["before"], run["after"], run["flags"]
+    taught = "" if flags["teacher"] == "none" else ", with a teacher"
+    schedule = f" `{flags['schedule']}`" if run["method"] == "resrep" else ""
+    hours = run["cpu_seconds"]
+    latency = [after["latency"][b] / before["latency"][b] - 1 for b in ("1", "32")]
+    cells = [
+        f"[{name}](results/{name}.json)",
+        f"{run['method']}{schedule}{taught}, seed {flags['seed']}",
+        flags["epochs"],
+        f"{before['accuracy']:.2%}",
+        f"{run['trained']:.2%}",
+        f"**{after['accuracy']:.2%}**",
+        ", ".join(f"{half:.2%}" for half in run["halves"]["after"]),
+        _change(after["flops"] / before["flops"] - 1, 1),
+        _change(after["params"] / before["params"] - 1, 1),
+        ", ".join(_change(change, 0) for change in latency),
+        "" if hours is None else f"{hours / 3600:.2f}",
+    ]
+    return f"| {' | '.join(cells)} |".replace("%", " %")
+
+
+def _change(share: float, digits: int) -> str:
+    return f"{share:+.{digits}%}".replace("-", "−")
+
+
+def page_with(table: str, page: str) -> str:
+    """Returns the page with another table between the two marks."""
+    start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    return f"{page[:start]}\n\n{table}\n{page[end:]}"
+
+
+def draw(runs: Mapping[str, Run]) -> None:
+    """Draws the accuracy by epoch, and the final widths of ResRep."""
+    from resrep_tf import figures
+
+    curves = {
+        name: [dict(zip(CURVE, row, strict=True)) for row in run["curve"]]
+        for name, run in runs.items()
+    }
+    if curves:
+        figures.save(figures.curves(curves, ["val_accuracy"]), FOLDER / "curves")
+    for name, run in runs.items():
+        if run["method"] == "resrep":
+            layers = [figures.LayerWidth(*layer) for layer in run["widths"]]
+            figures.save(figures.widths(layers), FOLDER / f"{name}_widths")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="*", type=Path, help="folders of finished runs")
+    parser.add_argument("--data_dir", help="as for the training command")
+    args = parser.parse_args()
+    if args.runs:
+        take_in(args.runs, args.data_dir)
+    runs = load()
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(page_with(render(runs), page), encoding="utf-8")
+    draw(runs)
+
+
+if __name__ == "__main__":
+    main()
