@@ -151,14 +151,13 @@ def taylor(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
     return _summed(spaces, lambda producer: scores[id(producer)])
 
 
-CRITERIA: dict[str, Criterion] = {
-    name: function
-    for name, function in zip(
+CRITERIA: dict[str, Criterion] = dict(
+    zip(
         names.CRITERIA,
         (random, uniform, l1, l2, fpgm, bn_gamma, taylor),
         strict=True,
     )
-}
+)
 
 
 def _summed(

@@ -151,8 +151,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _is_unwritable(error: Exception) -> bool:
-    """Returns whether an error is one of a full disk, or of a folder that is
-    read-only or gone."""
+    """Returns whether an error is one of a full disk, or of a folder out of reach."""
     kinds = (
         OSError,
         tf.errors.ResourceExhaustedError,

@@ -248,9 +248,9 @@ class ResRepModel(Taught, EqualReplicas):
         return self._share_below_epsilon([c.row_norms() for c in self.compactors])
 
     def _share_below_epsilon(self, norms: Sequence[Any]) -> Any:
-        norms = ops.concatenate(norms)
+        all_norms = ops.concatenate(norms)
         masked = ops.concatenate([c.mask for c in self.compactors]) < 0.5
-        small = norms < ops.cast(self.state.epsilon, norms.dtype)
+        small = all_norms < ops.cast(self.state.epsilon, all_norms.dtype)
         forgotten = ops.count_nonzero(masked & small)
         share = forgotten / ops.maximum(ops.count_nonzero(masked), 1)
         return ops.cast(share, "float32")

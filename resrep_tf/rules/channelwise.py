@@ -84,6 +84,8 @@ class BatchNormalization(Channelwise):
 
 @register(layers.PReLU)
 class PReLU(Channelwise):
+    """An activation with a trained slope for each channel."""
+
     def relate(self, call, channels):
         channels.of_weights(call.op, "in", call.inputs[0].channels)
         return super().relate(call, channels)
@@ -136,6 +138,8 @@ class LayerScale(Channelwise):
 
 @register(layers.Activation)
 class Activation(Channelwise):
+    """An activation: of each channel alone, or it pins all of them."""
+
     def relate(self, call, channels):
         activations.pin_unless_elementwise(call, channels, call.inputs[0].channels)
         return super().relate(call, channels)
@@ -222,6 +226,8 @@ class Spatial(SameValue):
 
 @register(layers.Resizing, "keras.ops.Resize")
 class Resize(Spatial):
+    """Images in another size; each channel is resized alone."""
+
     def relate(self, call, channels):
         if call.op.pad_to_aspect_ratio:
             return pin_all(call, channels, f"{call.describe()} pads its images")
@@ -238,6 +244,8 @@ class ZeroPadding(Spatial):
 
 @register("keras.ops.Pad")
 class Pad(SameValue):
+    """Padding of any axis; zeros on the channel axis are channels of their own."""
+
     def relate(self, call, channels):
         tensor, *more = call.inputs
         before, after = self._widths(call)[tensor.axis]
@@ -309,6 +317,8 @@ class ZerosLike(SameValue):
     layers.GlobalMaxPooling3D,
 )
 class GlobalPooling(Spatial):
+    """One number for each channel."""
+
     def relate(self, call, channels):
         relation = super().relate(call, channels)
         if call.op.keepdims:
@@ -319,6 +329,8 @@ class GlobalPooling(Spatial):
 
 @register(layers.Rescaling)
 class Rescaling(Elementwise):
+    """A product and a sum with numbers that are the same for all channels."""
+
     def relate(self, call, channels):
         if np.size(call.op.scale) > 1 or np.size(call.op.offset) > 1:
             channels.pin(

@@ -122,6 +122,8 @@ class Product(Join):
 
 @register("keras.ops.Divide", "keras.ops.TrueDivide")
 class Quotient(Join):
+    """A tensor divided by a number; by another tensor, all channels are pinned."""
+
     def relate(self, call, channels):
         if len(call.inputs) > 1 or is_fixed(call.arguments([None])[0][0]):
             return pin_all(call, channels, f"{call.describe()} divides by a tensor")

@@ -208,6 +208,8 @@ class Kernel(Absorbing):
 
 @register(layers.Conv1D, layers.Conv2D, layers.Conv3D)
 class Conv(Kernel):
+    """A convolution, with groups or without."""
+
     def relate(self, call, channels):
         groups, width = call.op.groups, call.inputs[0].shape[self.axis(call)]
         if groups == width > 1:
@@ -218,6 +220,8 @@ class Conv(Kernel):
 
 @register(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
 class ConvTranspose(Kernel):
+    """A transposed convolution, whose kernel has its outputs before its inputs."""
+
     def coefficient(self, call, in_shape, out_shape):
         return math.prod(call.op.kernel_size) * positions(in_shape, self.axis(call))
 
@@ -240,6 +244,8 @@ class ConvTranspose(Kernel):
 
 @register(layers.Dense)
 class Dense(Kernel):
+    """A fully connected layer, over the last axis."""
+
     size = "units"
 
     def axis(self, call):

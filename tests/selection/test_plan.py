@@ -384,7 +384,8 @@ def test_prints_well_and_survives_json():
     ],
 )
 def test_errors_name_the_argument(name, value):
-    task = dict(rows_to_mask=10, total_steps=1000, learning_rate=0.01, flops_target=0.5)
+    task = {"rows_to_mask": 10, "total_steps": 1000}
+    task |= {"learning_rate": 0.01, "flops_target": 0.5}
     constants = {"warmup_steps": 10}
     (task if name in task else constants)[name] = value
     with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}={value!r}"):

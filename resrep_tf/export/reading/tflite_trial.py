@@ -65,6 +65,7 @@ def _limit_memory(content: bytes) -> None:
 
 
 def main() -> int:
+    """Runs the file that comes on stdin once; returns the exit code."""
     content = sys.stdin.buffer.read()
     _limit_memory(content)
     try:

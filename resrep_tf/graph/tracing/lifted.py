@@ -219,6 +219,8 @@ class FixedMode(keras.layers.Wrapper):
 
 @register(FixedMode)
 class FixedModeRule(Rule):
+    """A layer with a fixed mode stays closed: no rule knows what it then does."""
+
     def opaque_reason(self, call):
         mode = "training" if call.op.fixed_training else "inference"
         return f"{call.describe()} always runs as in {mode}"

@@ -148,12 +148,13 @@ def conv1d_and_3d():
     return keras.Model(inputs, L.Dense(3)(L.Concatenate()([x, y])))
 
 
+_PLAIN = (
+    *(chain, with_bias, residual, gates, depthwise, shared, nested, dense),
+    *(without_batchnorms, channels_first, two_inputs, conv1d_and_3d),
+    separable_and_transpose,
+)
 GRAPHS = {
-    **{"chain": chain, "with_bias": with_bias, "residual": residual, "gates": gates},
-    **{"depthwise": depthwise, "shared": shared, "nested": nested, "dense": dense},
-    **{"without_batchnorms": without_batchnorms, "channels_first": channels_first},
-    **{"two_inputs": two_inputs, "conv1d_and_3d": conv1d_and_3d},
-    "separable_and_transpose": separable_and_transpose,
+    **{build.__name__: build for build in _PLAIN},
     "without_scale": lambda: chain(scale=False),
     "without_center": lambda: chain(center=False),
     "without_both": lambda: chain(scale=False, center=False),
