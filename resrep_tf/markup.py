@@ -35,7 +35,8 @@ def notebook_table(
     def row(tag: str, cells: Iterable[Any]) -> str:
         aligned = zip(cells, sides, strict=True)
         return "".join(
-            f'<{tag} style="text-align: {side}">{prose(str(cell))}</{tag}>'
+            f'<{tag} style="text-align: {side}; padding: .2em .6em">'
+            f"{prose(str(cell))}</{tag}>"
             for cell, side in aligned
         )
 

@@ -26,10 +26,8 @@ def test_cells_and_notes_are_escaped_and_backticks_are_code():
     table = notebook_table(["a", "b"], [["<i>", 1]], ["of `x` & y"], numbers=("b",))
     root = parsed(table)
     assert [cell.text for cell in root.iter("td")] == ["<i>", "1"]
-    assert [c.get("style") for c in root.iter("th")] == [
-        "text-align: left",
-        "text-align: right",
-    ]
+    sides = [cell.get("style").partition(";")[0] for cell in root.iter("th")]
+    assert sides == ["text-align: left", "text-align: right"]
     assert next(root.iter("code")).text == "x"
     assert next(root.iter("p"))[0].tail == " & y"
     assert not list(parsed(notebook_table(["", ""], [["a", "b"]])).iter("thead"))

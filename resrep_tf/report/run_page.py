@@ -4,6 +4,7 @@ It takes what `report.json` and `metrics.csv` hold, as plain values, so that a r
 can be written again from a run's folder. All text that comes from outside is escaped.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def render(
     ```
     """
     compared = changes(report["before"], report["after"])
-    title = f"{report['arch']} on {report['dataset']}"
+    title = f"{_name(report['arch'])} on {_name(report['dataset'])}"
     return html_page.page(
         title,
         _subtitle(report),
@@ -75,6 +76,11 @@ def sections(
         ("How it went", _course(report)),
         ("Files to deploy", _exports(report.get("exports", ()))),
     ]
+
+
+def _name(path: str) -> str:
+    """Returns `photos` for `folder:/data/photos`; other names stay as they are."""
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
 def _subtitle(report: Mapping[str, Any]) -> str:

@@ -243,3 +243,9 @@ def test_a_phone_does_not_scroll_sideways(tmp_path):
     report["conversion"]["layers"].append(layer("a_very_long_name_" * 8, 16, 3))
     page = render(report, settings={"a_long_setting": "value_" * 30})
     assert_fits_a_phone(tmp_path, page)
+
+
+def test_the_title_has_names_instead_of_the_machines_paths():
+    paths = {"arch": "/home/me/mine.keras", "dataset": "folder:C:\\photos\\"}
+    page = render({**make_report(), **paths}, settings=None, command=None)
+    assert "<h1>mine.keras on photos</h1>" in page and "/home/me" not in page

@@ -20,7 +20,7 @@ from support import runs
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
 
-SECONDS = float(os.environ.get("RESREP_FUZZ_SECONDS", "600"))
+SECONDS = float(os.environ.get("RESREP_FUZZ_SECONDS", "120"))
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
