@@ -45,6 +45,10 @@ class Budget(Protocol):
             path.append(self.current)
         return np.array(path)
 
+    def rate(self, channel: int) -> float:
+        """Returns what channels like this one save now, for each of them."""
+        return self.cost(channel)
+
     def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Returns how many of some channels are worth leaving.
 

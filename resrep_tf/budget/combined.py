@@ -133,7 +133,7 @@ class CombinedBudget(Budget):
         The sum over the budgets whose targets are not met; 0 if all are.
         """
         return sum(
-            goal.budget.cost(channel) / goal.budget.total for goal in self.unmet()
+            goal.budget.rate(channel) / goal.budget.total for goal in self.unmet()
         )
 
     def reset(self) -> None:

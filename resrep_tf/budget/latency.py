@@ -46,6 +46,24 @@ class LatencyMeter(Meter):
     def _price(self, part, widths):
         return self._tables[part][tuple(widths)]
 
+    def rate(self, channel: int) -> float:
+        """Returns what channels like this one save now, for each of them.
+
+        A single channel saves nothing or everything, depending on whether a bundle
+        ends with it, so a bundle is asked for.
+        """
+        saved = 0.0
+        for part, touched in self._touches[channel]:
+            widths = self._widths[part].copy()
+            left = min(widths[axis] // count for axis, count in touched)
+            bundle = min(_AHEAD, left)
+            if not bundle:
+                continue
+            for axis, count in touched:
+                widths[axis] -= bundle * count
+            saved += (self._costs[part] - int(self._price(part, widths))) / bundle
+        return 0.0 if self._removed[channel] else saved
+
     def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Returns how many of some channels are worth leaving.
 

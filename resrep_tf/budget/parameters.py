@@ -31,8 +31,7 @@ class ParametersMeter(FlopsMeter):
     Counted is what `resrep_tf.convert` makes with the kept channels: a BatchNorm
     behind a kernel is merged, and the kernel has a bias then. It is exact unless
     removed channels leave a constant other than zero to a layer that has neither a
-    bias nor a BatchNorm of its own: conversion gives that layer a bias. It gives a
-    scale to a BatchNorm without one if the compactor behind it follows no kernel.
+    bias nor a BatchNorm of its own: conversion gives that layer a bias.
 
     Example:
 
@@ -104,6 +103,9 @@ def parameter_terms(graph: ChannelGraph, fuse_bn: bool = True) -> list[Term]:
         if id(call.op) in vanishing or vanishes(call):
             continue
         sides = _layer_terms(call, with_bias=id(call.op) in merged)
+        if isinstance(call.rule, BatchNormalization) and not call.op.scale:
+            # A compactor's factors are merged into the scale, which it has then.
+            sides += [(1, (call.inputs[0].channels,))] * (MATRIX in graph.merged(calls))
         terms += [
             Term(graph.label(call), coefficient, factors)
             for coefficient, factors in sides

@@ -113,6 +113,21 @@ def test_layers_with_other_weights():
     assert slim.count_params() == meter.current < meter.total
 
 
+@pytest.mark.parametrize("scale", [False, True])
+def test_batchnorms_that_are_scaled_have_a_scale(scale):
+    inputs = keras.Input((6, 6, 2))
+    x = L.Conv2D(5, 3, padding="same", name="stem")(inputs)
+    y = L.ReLU()(L.BatchNormalization(scale=scale, name="norm")(x))
+    x = L.Add()([x, L.Conv2D(5, 3, padding="same", name="branch")(y)])
+    model = keras.Model(inputs, L.Dense(2)(L.GlobalAveragePooling2D()(x)))
+    slim, meter, report = converted(randomise(model))
+    assert not report.kept and slim.get_layer("norm").scale
+    assert slim.count_params() == meter.current < meter.total
+    # Nothing scales the layer of the plain model.
+    plain = ParametersMeter.of(resrep_tf.ChannelGraph(model))
+    assert plain.total == model.count_params()
+
+
 def test_size_is_a_multiple_and_a_constant():
     graph = resrep_tf.ChannelGraph(small_model())
     parameters = ParametersMeter.of(graph)

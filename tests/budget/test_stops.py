@@ -7,6 +7,8 @@ import resrep_tf
 from resrep_tf.budget.base import Meter
 from resrep_tf.budget.goals import Goals
 from resrep_tf.budget.latency import LatencyMeter
+from resrep_tf.selection.importance import ranks
+from resrep_tf.selection.rows import RowChannels
 from resrep_tf.selection.selection import Constraints, select
 from support.latency import made_up_table, wide_model
 
@@ -43,6 +45,39 @@ def test_widths_worth_stopping_at(times, counts, expected):
     channels = np.random.default_rng(0).permutation(len(times) - 1)
     counts = np.array(list(counts), np.int64)
     assert meter.stops(channels, counts).tolist() == expected
+
+
+@pytest.mark.parametrize("gone", [0, 1, 15, 16, 20])
+def test_a_channel_saves_its_share_of_a_bundle(gone):
+    graph = resrep_tf.ChannelGraph(wide_model(64))
+    meter = LatencyMeter(made_up_table(graph, overhead=0.0, share=1.0), graph)
+    first = next(s.channels for s in graph.spaces if s.prunable)
+    meter.remove_all(first[:gone])
+    bundle = first[gone : gone + 16]
+    before = meter.current
+    rate = meter.rate(int(bundle[0]))
+    assert meter.current == before and meter.rate(int(bundle[0])) == rate > 0
+    meter.remove_all(bundle)
+    assert rate == pytest.approx((before - meter.current) / 16)
+    assert meter.rate(int(bundle[0])) == 0
+
+
+def test_importance_goes_by_what_a_bundle_saves():
+    graph = resrep_tf.ChannelGraph(wide_model(64))
+    rows = RowChannels.of(graph, [s.channels for s in graph.spaces if s.prunable])
+    table = made_up_table(graph, overhead=0.0, share=1.0)
+    goals = Goals(latency_target=0.5, latency_table=table).budget(graph)
+    # Of equally important channels, those of the dearest layer go first, and where a
+    # layer is in its bundle makes no difference.
+    importance = [np.ones(len(ids)) for ids in rows]
+    for gone in (0, 1):
+        masks = [np.ones(len(ids)) for ids in rows]
+        masks[0][:gone] = 0
+        goals.reset()
+        rates = [goals.share(int(ids[-1])) for ids in rows]
+        found = ranks(importance, rows, goals, masks)
+        order = np.argsort([ranked[gone:].min() for ranked in found])
+        assert order.tolist() == np.argsort(rates)[::-1].tolist()
 
 
 def selected(meter, spaces, norms, **constraints):
