@@ -189,8 +189,10 @@ def _opened(stream: BinaryIO, name: str) -> Any:
     try:
         archive = np.load(stream)
     except (*_DAMAGED, ValueError) as error:
+        # NumPy takes what it does not know for a pickle, and advises to load it.
+        reason = "it is none" if "pickle" in str(error) else str(error).strip(". ")
         raise ValueError(
-            f"`name` must give an .npz file, as `numpy.savez` writes it: {error} "
+            f"`name` must give an .npz file, as `numpy.savez` writes it: {reason}. "
             f"Received: name={name!r}"
         ) from error
     found = list(getattr(archive, "files", []))

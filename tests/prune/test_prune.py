@@ -136,6 +136,12 @@ def test_a_model_that_is_not_compiled_is_refused():
         resrep_tf.prune(model, arrays(8))
 
 
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, "20", True, None])
+def test_epochs_that_are_none(epochs):
+    with pytest.raises(ValueError, match=r"`epochs` must be.*Received: epochs="):
+        resrep_tf.prune(trained(), arrays(8), epochs=epochs)
+
+
 def test_losses_and_metrics_of_the_users_are_kept():
     def loss(labels, outputs):
         return keras.losses.sparse_categorical_crossentropy(labels, outputs)

@@ -110,6 +110,47 @@ def test_a_bad_model_is_one_line(kind, command, tmp_path, capsys, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == ["model.keras"]
 
 
+TEXT = b"neither a model nor data\n" * 9
+# For each: the file, its content, the flag that names it, and what is said.
+OTHERS = {
+    "TFLite: empty": ("m.tflite", b"", "model", "is an empty file"),
+    "TFLite: text": ("m.tflite", TEXT, "model", "is not a TensorFlow Lite file"),
+    "TFLite: cut": ("m.tflite", b"\x1c\0\0\0TFL3" + bytes(30), "model", "is cut short"),
+    "ONNX: empty": ("m.onnx", b"", "model", "is an empty file"),
+    "ONNX: text": ("m.onnx", TEXT, "model", "cannot be loaded: it is damaged"),
+    "a folder": ("readme", TEXT, "folder", "or the folder of a SavedModel"),
+    "SavedModel: text": ("saved_model.pb", TEXT, "folder", "cannot be loaded"),
+    "npz: empty": ("d.npz", b"", "npz", "must give an .npz file"),
+    "npz: text": ("d.npz", TEXT, "npz", "as `numpy.savez` writes it: it is none"),
+    "npz: objects": ("d.npz", None, "npz", "`x_train` cannot be read: it holds Python"),
+}
+OTHER_FLAGS = {
+    "model": ["--model={file}", "--dataset=digits"],
+    "folder": ["--model={folder}", "--dataset=digits"],
+    "npz": ["--model={folder}/good.keras", "--dataset=npz:{file}"],
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_bad_file_is_one_line(kind, tmp_path, capsys, monkeypatch):
+    name, content, flag, words = OTHERS[kind]
+    if "ONNX" in kind:
+        pytest.importorskip("onnx")
+    path = tmp_path / name
+    if flag == "npz":
+        _saved(tmp_path / "good.keras", L.ReLU())
+    if content is None:
+        x, y = np.array([_Planted()] * 4, object), np.arange(4) % 2
+        np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    else:
+        path.write_bytes(content)
+    before = sorted(tmp_path.rglob("*"))
+    flags = [f.format(file=path, folder=tmp_path) for f in OTHER_FLAGS[flag]]
+    line = said(evaluate.run, flags, capsys, monkeypatch)
+    assert words in line and str(tmp_path) in line and "pickle" not in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_recipe_is_not_echoed(tmp_path, capsys, monkeypatch):
     secret = tmp_path / "secret"
     for text in ("password: hunter2\n", "--token=hunter2\n", "hunter2"):
