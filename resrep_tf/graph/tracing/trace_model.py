@@ -56,15 +56,16 @@ def trace(
     if not isinstance(model, keras.Model):
         check_model(model)
     if not needs_tracing(model):
-        return (model, TraceReport()) if return_report else model
+        report = _TRACED.get(model, TraceReport())
+        return (model, report) if return_report else model
     with calls_forgotten(model):
         built = None if has_graph(model) else _build(model, input_shape)
         if not needs_tracing(model):
             return (model, TraceReport()) if return_report else model
         with shapes_by_drawing(model):
             tracer, result = _trace(model, built)
-    _TRACED.add(result)
     report = make_report(model, result, list(tracer.opaque.values()), tracer.paths)
+    _TRACED[result] = report
     return (result, report) if return_report else result
 
 
@@ -84,8 +85,10 @@ def _trace(
         closed |= closed_too
 
 
-# Models that `trace` returned. What stayed opaque in them would only fail again.
-_TRACED: "weakref.WeakSet[keras.Model]" = weakref.WeakSet()
+# Models that `trace` returned, with its reports. What stayed opaque in them would only
+# fail again.
+_TRACED: "weakref.WeakKeyDictionary[keras.Model, TraceReport]"
+_TRACED = weakref.WeakKeyDictionary()
 
 
 def needs_tracing(model: keras.Model) -> bool:

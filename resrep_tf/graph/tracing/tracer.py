@@ -226,7 +226,7 @@ class Tracer:
     ) -> list[keras.KerasTensor]:
         """Returns what a call of a nested model hands to each of its inputs."""
         function = as_function(model)
-        given, *more = (v for v in (*args, *kwargs.values()) if v is not None)
+        given, *more = filter(_is_something, (*args, *kwargs.values()))
         if isinstance(given, dict) and not isinstance(structures(function)[0], dict):
             # Keras goes by the inputs' names then, whatever their order.
             given = [given[tensor.name] for tensor in function.inputs]
@@ -368,3 +368,8 @@ class Tracer:
         if place.recorded and not place.path:
             return op.name
         return self._names.unique(path)
+
+
+def _is_something(value: Any) -> bool:
+    """Returns False for None and for the masks of tensors that have none."""
+    return any(leaf is not None for leaf in keras.tree.flatten(value))

@@ -1,6 +1,7 @@
 """`trace` of models inside of models, functional and subclassed."""
 
 import keras
+import tensorflow as tf
 from keras import layers
 
 from resrep_tf.graph.tracing import trace
@@ -74,3 +75,35 @@ def test_frozen_parts_stay_frozen():
     model.backbone.trainable = False
     traced, _ = assert_traces(model, images())
     assert not traced.get_layer("backbone_conv").trainable
+
+
+class AroundTwoInputs(keras.Model):
+    """Calls a Functional model on a list; Keras adds a list of masks, all None."""
+
+    def __init__(self):
+        super().__init__()
+        left, right = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+        x = layers.Add()([Block(4)(left), layers.Conv2D(4, 3, padding="same")(right)])
+        self.both = keras.Model([left, right], layers.Conv2D(2, 1)(x))
+
+    def call(self, inputs, training=None):
+        return self.both(inputs, training=training)
+
+
+def test_a_functional_model_of_several_inputs_inside_a_subclassed_one():
+    traced, report = trace(
+        AroundTwoInputs(), [(8, 8, 3), (8, 8, 3)], return_report=True
+    )
+    assert str(report) == "Everything was drawn."
+    assert "both_block_conv" in names(traced)
+
+
+def test_a_traced_model_keeps_its_report():
+    class Closed(layers.Layer):
+        def call(self, x):
+            return tf.nn.relu(x)
+
+    inputs = keras.Input((8, 8, 3))
+    first, report = trace(keras.Model(inputs, Closed()(inputs)), return_report=True)
+    again, same = trace(first, return_report=True)
+    assert again is first and same is report and len(report.opaque) == 1
