@@ -21,7 +21,13 @@ def read_study(arguments: list[str]) -> None:
 
 
 READERS = {"resrep_tf.train": settings.parse, "resrep_tf.study": read_study}
-FLAGS = {"recipe", "helpshort", *declared(settings.Settings), *declared(study.Flags)}
+FLAGS = {
+    "recipe",
+    "import",
+    "helpshort",
+    *declared(settings.Settings),
+    *declared(study.Flags),
+}
 for name in ("resrep_tf.evaluate", "resrep_tf.convert", "resrep_tf.explain"):
     command = importlib.import_module(f"{name}.command")
     READERS[name] = FlagSet(command.USAGE, command.Settings).parse
@@ -45,7 +51,7 @@ def documented() -> list[tuple[str, str]]:
 def test_a_command_can_be_read(place, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)
-    for name in re.findall(r"=(\S+\.(?:keras|safetensors|json))", command):
+    for name in re.findall(r"=(\S+\.(?:keras|safetensors|json|py))", command):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
     if words[0] != "-m":
