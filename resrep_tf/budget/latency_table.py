@@ -10,7 +10,7 @@ time of width 80.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -164,12 +164,26 @@ class LatencyTable:
             for op in found
         )
 
-    def check(self, graph: ChannelGraph, runtime: str | None = None) -> list[Operation]:
+    def check_runtime(self, runtimes: Iterable[str]) -> None:
+        """Raises unless the table was measured on one of some runtimes.
+
+        Args:
+            runtimes: Those that the pruned model is for.
+        """
+        names = sorted(set(runtimes))
+        if self.runtime not in names:
+            raise ValueError(
+                f"`latency_table` was measured on {self.runtime!r}, and the model is "
+                f"for {' and '.join(map(repr, names))}: measure again with "
+                f"`resrep_tf.measure_latency(model, runtime={names[0]!r})`. "
+                f"Received: a latency table with runtime={self.runtime!r}"
+            )
+
+    def check(self, graph: ChannelGraph) -> list[Operation]:
         """Raises unless the table has all operations of a model, as wide as they are.
 
         Args:
             graph: The model's graph.
-            runtime: The runtime that the model is pruned for, if that is known.
 
         Returns:
             The operations of the model.
@@ -177,12 +191,6 @@ class LatencyTable:
         # Here, since flags are checked with a table before TensorFlow is imported.
         from resrep_tf.budget.operations import operations
 
-        if runtime is not None and runtime != self.runtime:
-            raise ValueError(
-                f"`latency_table` was measured on {self.runtime!r}, not on "
-                f"{runtime!r}: measure again with `resrep_tf.measure_latency(model, "
-                f"runtime={runtime!r})`. Received: runtime={runtime!r}"
-            )
         found = operations(graph)
         for op in found:
             times = self.operations.get(op.key)

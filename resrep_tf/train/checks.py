@@ -3,11 +3,12 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from resrep_tf import data
 from resrep_tf.budget.combined import FLOPS_TARGET, TARGETS
 from resrep_tf.budget.goals import Goals
+from resrep_tf.budget.latency_table import LatencyTable
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.models import architectures
 from resrep_tf.selection.selection import Constraints
@@ -15,6 +16,15 @@ from resrep_tf.train import defaults
 
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
+
+# On which runtime a file of a run takes the times of a table. Of others, such
+# as int8, nothing is known.
+_RUNTIMES = {
+    "keras": "keras",
+    "saved_model": "saved_model",
+    "tflite": "litert",
+    "tflite_float16": "litert",
+}
 
 
 def goals(settings: "Settings") -> Goals:
@@ -43,7 +53,10 @@ def blame_targets() -> Iterator[None]:
 def check(settings: "Settings") -> None:
     """Raises a `CommandError` if a run with these settings cannot work."""
     with blame_targets():
-        goals(settings)
+        table = cast(LatencyTable | None, goals(settings).latency_table)
+        # What is not exported now may be exported later, for whatever runtime.
+        if table is not None and settings.export != ("keras",):
+            table.check_runtime(_RUNTIMES[f] for f in settings.export if f in _RUNTIMES)
         Constraints(None, settings.min_width, settings.round_to)
     _check_rates(settings)
     if settings.shrink and not (settings.reset and settings.compactor != "filters"):

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from resrep_tf.budget.latency_table import LatencyTable
 from support import before_tensorflow
 from support.runs import ROOT
 
@@ -193,6 +194,11 @@ CASES = {
         ["--latency_target=0.3", "--latency_table=text.keras"],
         "latency table",
     ),
+    "train: a table of another runtime": (
+        TRAIN,
+        ["--latency_target=0.3", "--latency_table=table.json", "--export=tflite"],
+        "measured on 'saved_model', and the model is for 'keras' and 'litert'",
+    ),
     "train: a damaged report": (TRAIN, ["--output=done"], "report.json of this run"),
     "convert: h5": (
         CONVERT,
@@ -221,6 +227,9 @@ def _prepare(folder):
     """Writes the files and folders that the cases name."""
     (folder / "text.keras").write_text("password: hunter2\n" * 9)
     (folder / "broken.keras").write_bytes(b"PK\x03\x04" + bytes(60))
+    LatencyTable("m", "saved_model", 1, 1, (), {}, {}, 0.0, {}).save(
+        folder / "table.json"
+    )
     numbers = np.zeros(3)
     np.savez(folder / "some.npz", a=numbers)
     np.savez(folder / "half.npz", x_train=numbers, y_train=numbers)
