@@ -271,7 +271,9 @@ def test_many_random_graphs(first):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_networks(name):
-    # In float32 deep networks amplify rounding beyond 1e-5.
-    with precision("float64"):
-        _, _, report = assert_shrinks(NETWORKS[name].build(), dtype="float64")
+    # In float32 deep networks amplify rounding beyond 1e-5. But this one computes its
+    # norms in float32 whatever its precision is.
+    dtype = "float32" if name == "keras_hub.MobileNetV5" else "float64"
+    with precision(dtype):
+        _, _, report = assert_shrinks(NETWORKS[name].build(), dtype=dtype)
     assert report.new_flops < 0.95 * report.flops
