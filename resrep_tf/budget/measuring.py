@@ -20,6 +20,7 @@ _THINNED = (
     ("wide layers", 0.7, 1.0),
     ("middling layers", 0.4, 0.9),
     ("narrow layers", 0.2, 0.6),
+    ("hardly any channels", 0.0, 0.1),
     ("random widths", 0.3, 0.9),
 )
 # Operations side by side, where a call itself takes longer than most of them.
