@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 from typing import Any
 
 import keras
@@ -32,6 +33,13 @@ class Run:
     verbose: int | str
     done: int = 0
     history: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        epochs = self.epochs
+        if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
+            raise ValueError(
+                f"`epochs` must be a positive integer. Received: epochs={epochs!r}"
+            )
 
     def fit(self, model: keras.Model, callbacks: Sequence) -> None:
         """Trains a model from where the one before it has stopped."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import keras
@@ -109,10 +108,6 @@ def prune(
     slim.save("slim.keras")
     ```
     """
-    if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
-        raise ValueError(
-            f"`epochs` must be a positive integer. Received: epochs={epochs!r}"
-        )
     if flops_target is None and not {"params_target", "latency_target"} & {*selection}:
         flops_target = 0.5
     choosing = ChannelSelection(flops_target, **selection)
