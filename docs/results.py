@@ -145,7 +145,7 @@ def _row(name: str, run: Run) -> str:
         _change(after["flops"] / before["flops"] - 1, 1),
         _change(after["params"] / before["params"] - 1, 1),
         ", ".join(_change(change, 0) for change in latency),
-        "" if hours is None else f"{hours / 3600:.2f}",
+        "not noted" if hours is None else f"{hours / 3600:.2f}",
     ]
     return f"| {' | '.join(cells)} |".replace("%", " %")
 
@@ -169,11 +169,17 @@ def draw(runs: Mapping[str, Run]) -> None:
         for name, run in runs.items()
     }
     if curves:
-        figures.save(figures.curves(curves, ["val_accuracy"]), FOLDER / "curves")
+        _save(figures.curves(curves, ["val_accuracy"]), "curves")
     for name, run in runs.items():
         if run["method"] == "resrep":
             layers = [figures.LayerWidth(*layer) for layer in run["widths"]]
-            figures.save(figures.widths(layers), FOLDER / f"{name}_widths")
+            _save(figures.widths(layers), f"{name}_widths")
+
+
+def _save(figure: Any, name: str) -> None:
+    from resrep_tf.report.plotting import svg
+
+    (FOLDER / f"{name}.svg").write_text(svg(figure), encoding="utf-8")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import re
 import runpy
 from types import ModuleType
 
+import keras
 import pytest
 
 import resrep_tf
@@ -27,6 +28,23 @@ def test_the_picture_and_the_table_are_those_of_one_run():
     assert f"```\n{table(run['before'], run['after'])}\n```" in page
     report = {**run, "conversion": {"layers": []}}
     assert picture["numbers"](report) == {**run, "widths": []}
+
+
+def test_the_results_are_those_of_the_runs():
+    results = runpy.run_path(str(DOCS / "results.py"))
+    page = results["PAGE"].read_text(encoding="utf-8")
+    runs = results["load"]()
+    assert runs and page == results["page_with"](results["render"](runs), page)
+    for name, run in runs.items():
+        # Anybody can check the accuracy; here are no images of CIFAR-10.
+        model = keras.models.load_model(results["FOLDER"] / f"{name}.keras")
+        assert resrep_tf.count_flops(model) == run["after"]["flops"]
+        assert model.count_params() == run["after"]["params"]
+        widths = {layer: width for layer, _, width in run["widths"]}
+        found = {layer: model.get_layer(layer).filters for layer in widths}
+        assert found == widths
+        halves = run["halves"]["after"]
+        assert run["after"]["accuracy"] == pytest.approx(sum(halves) / 2)
 
 
 def documented() -> list[tuple[str, str]]:
