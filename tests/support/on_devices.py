@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from resrep_tf.cli.flagset import run
+from resrep_tf.cli.running import run
 from resrep_tf.train.pipeline import run as train
 
 if __name__ == "__main__":
