@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
+import threading
 from collections.abc import Callable
 from functools import cached_property
 
@@ -116,4 +118,9 @@ def _join() -> Workers:
             f"Received: TF_CONFIG={text or None}"
         ) from error
     print(f"Worker {index} waits for all {count}", flush=True)
-    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), count, index)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow has taken SIGTERM for itself, to warn of preemption; Python does
+        # not know of that.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    return Workers(strategy, count, index)

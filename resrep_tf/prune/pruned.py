@@ -16,6 +16,7 @@ from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.planning import targets_met
 from resrep_tf.pruning.rows import unforgotten
+from resrep_tf.pruning.state import number
 from resrep_tf.pruning.wrap import wrap
 from resrep_tf.selection.plan import Plan
 from resrep_tf.shrinking.shrinking import ShrinkReport, shrink
@@ -185,7 +186,7 @@ class _StopWhenForgotten(keras.callbacks.Callback):
         self._goals = goals
 
     def on_epoch_end(self, epoch, logs=None):
-        epsilon = float(self.model.state.epsilon)
+        epsilon = number(self.model.state.epsilon)
         if targets_met(self.model, self._goals) and not unforgotten(
             self.model, epsilon
         ):

@@ -124,7 +124,9 @@ def test_prunes_internal_layers_exactly_and_reloads(name, tmp_path):
     ],
 )
 def test_prunes_a_backbone_without_its_head(name):
-    assert_prunes_exactly(build(name).backbone)
+    # The channels that seed 0 leaves MobileNetV5 make outputs that are constant.
+    seed = int(name == "keras_hub.MobileNetV5")
+    assert_prunes_exactly(build(name).backbone, seed=seed)
 
 
 def test_no_network_of_keras_hub_is_forgotten():

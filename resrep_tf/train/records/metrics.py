@@ -164,7 +164,7 @@ class EpochLog(keras.callbacks.Callback):
 
 def _channels(pruner: ResRepModel) -> dict[str, list[int]]:
     """Returns for each target how many channels it has, keeps, and has not at zero."""
-    epsilon = float(pruner.state.epsilon)
+    epsilon = number(pruner.state.epsilon)
     return {
         compactor.targets[0]: [
             compactor.width,
