@@ -13,13 +13,13 @@ def check(seed):
     return models is not None and alive(outputs(models[1]))
 
 
-@pytest.mark.parametrize("first", range(0, 40, BATCH))
+@pytest.mark.parametrize("first", range(0, 20, BATCH))
 def test_random_graphs(first):
     check_batch(check, first)
 
 
 # `benchmarks/random_graphs.py` does the same with any others.
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(40, 640, BATCH))
+@pytest.mark.parametrize("first", range(20, 640, BATCH))
 def test_many_random_graphs(first):
     check_batch(check, first)

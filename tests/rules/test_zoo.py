@@ -21,7 +21,8 @@ NEEDS_TO_BE_TOLD = "SpatialPyramidPooling"
 SLOW = (
     *("InceptionResNetV2", "InceptionV3", "NASNetMobile", "Xception", "ConvNeXtTiny"),
     *("ResNet50", "ResNet50V2", "DenseNet121", "EfficientNetV2B0", "VGG16"),
-    "keras_hub.BASNet",
+    *("EfficientNetB0", "keras_hub.BASNet", "keras_hub.RetinaNet"),
+    "keras_hub.CSPResNeXt",
 )
 QUICK = [name for name in SMALL if name not in SLOW]
 # Exporting the others is left to the slow tests.
