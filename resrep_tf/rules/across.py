@@ -1,7 +1,7 @@
 """Rules of the layers and operations that compute from several channels at once.
 
-Where they only add channels up, one that is zero adds nothing: it can go if the rest is
-divided by as many as before.
+If they only add channels, a channel of zeros adds nothing. It can be removed if the
+rest is divided by the same number as before.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ layers = keras.layers
     "keras.ops.LogSoftmax",
 )
 class AcrossChannels(Rule):
-    """Computes with a mean or a sum that a channel of zeros changes as well."""
+    """An operation with a mean or a sum that even a channel of zeros changes."""
 
     def opaque_reason(self, call):
         return (
@@ -51,7 +51,7 @@ class AcrossChannels(Rule):
     layers.AdditiveAttention,
 )
 class Attention(Rule):
-    """Left as it is, with all that it reads; what it costs is not counted."""
+    """Attention, which keeps all channels that it reads; its cost is not counted."""
 
     opaque = True
 
@@ -60,7 +60,7 @@ class Attention(Rule):
 
 
 class DividesByNorm(Channelwise):
-    """Divides by what the squares of all channels add up to."""
+    """A division by a sum over the squares of all channels."""
 
     def relate(self, call, channels):
         (tensor,) = call.inputs
@@ -86,14 +86,14 @@ class DividesByNorm(Channelwise):
 
 @register(layers.UnitNormalization)
 class UnitNormalization(DividesByNorm):
-    """Divides by the root of a sum: without zeros, that is the same."""
+    """A division by the root of a sum, which does not change without zeros."""
 
 
 @register(layers.RMSNormalization)
 class RMSNormalization(DividesByNorm):
-    """Divides by the root of a mean, with an epsilon.
+    """A division by the root of a mean, with an epsilon.
 
-    With n of N channels left, the mean of their squares is N / n of what it was:
+    With n of N channels left, the mean of their squares is N / n times as large:
     `x / sqrt(mean + e)` is `sqrt(N / n) * x / sqrt(N / n * mean + N / n * e)`.
     """
 
@@ -128,7 +128,7 @@ class Reduce(SameValue):
 
 @register("keras.ops.Mean")
 class Mean(Reduce):
-    """A mean over other axes than the channels', or of channels."""
+    """A mean over other axes than the channels', or over the channels."""
 
     def across(self, call, channels, examples):
         if examples:
@@ -141,7 +141,7 @@ class Mean(Reduce):
 
 
 class MeanOfChannels(Rule):
-    """A mean over the channels, perhaps over other axes too."""
+    """A mean over the channels, and possibly over other axes too."""
 
     def reads(self, call):
         return [Read(0, ZERO, f"{call.describe()} adds up all channels")]
@@ -158,7 +158,7 @@ _MEAN = MeanOfChannels()
 
 
 class _PartOfMean:
-    """Adds up fewer channels, and divides by as many as there were."""
+    """Adds up fewer channels, and divides by their original number."""
 
     def __init__(self, call: Call, keep: np.ndarray):
         self._axis, self._keepdims = call.op.axis, call.op.keepdims

@@ -9,8 +9,8 @@ import numpy as np
 from resrep_tf.rules.base import Call
 from resrep_tf.rules.channels import Channels
 
-# Not here: softmax, log_softmax, sparsemax (they mix channels) and glu (it halves
-# them). A function that is not in this list is never guessed at.
+# Not included: softmax, log_softmax, sparsemax (they mix channels) and glu (it halves
+# them). Nothing is assumed about a function that is not in this list.
 _NAMES = """
     celu elu exponential gelu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh
     leaky_relu linear log_sigmoid mish relu relu6 selu sigmoid silu soft_shrink softplus
@@ -25,14 +25,14 @@ LINEAR = keras.activations.linear
 
 
 def is_elementwise(activation: Callable[[Any], Any]) -> bool:
-    """Returns true if a function is known to act on every element alone."""
+    """Returns whether a function is known to act on every element alone."""
     return activation in _ELEMENTWISE or isinstance(
         activation, (keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU)
     )
 
 
 def apply(activation: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
-    """Returns the activation of concrete values, in their own precision."""
+    """Applies an activation to concrete values, in their own precision."""
     return np.asarray(keras.ops.convert_to_numpy(activation(values)))
 
 

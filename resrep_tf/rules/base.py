@@ -1,15 +1,15 @@
-"""The vocabulary of layer rules: tensors, calls, relations and the registry.
+"""The basic classes of layer rules: tensors, calls, relations and the registry.
 
-Everything the library knows about one type of operation stands in one `Rule`,
+Everything the library knows about one type of operation is in one `Rule`,
 registered by exact type. A rule answers these questions:
 
 * `relate`: how do the output's channels relate to the input's?
 * `terms`: how many multiply-adds does a call cost, as a product of widths?
 * `reads`: which inputs end here (are mixed by a kernel), and what may a pruned
   channel look like there?
-* `status` / `constants`: what becomes of a channel that is zero, or constant?
-* `role` / `contribution`: what can the operation be merged as into the kernel
-  before it? `absorbs`: which roles does a kernel take?
+* `status` / `constants`: what does the operation make of a zero or constant channel?
+* `role` / `contribution`: in which role can the operation be merged into the kernel
+  before it? `absorbs`: which roles can a kernel absorb?
 * `narrow`: what is the same operation with fewer channels?
 
 Types without a rule get `Rule` itself: every channel they touch stays.
@@ -27,8 +27,8 @@ from resrep_tf.rules.channels import Channels
 from resrep_tf.rules.fusion import Fusion
 from resrep_tf.rules.weights import weights_of
 
-# The possible states of a pruned channel somewhere in the network, whatever the
-# weights. Along the graph a state only ever grows, so the analysis has a fixed point.
+# The possible statuses of a pruned channel at a place of the network, for any weights.
+# Along the graph a status only ever grows, so the analysis comes to an end.
 ZERO, CONSTANT, VARYING = 0, 1, 2
 
 
@@ -58,14 +58,13 @@ class Call:
 
     Args:
         op: The Keras operation (a layer, or a `keras.ops` operation).
-        inputs: The tensors it reads, in flattened argument order, as the operation
-            sees them: with an axis of its own if it does not work on the channels'.
+        inputs: The tensors it reads, in flattened argument order, as the operation sees
+            them: with its own axis if it works on another axis than the channels'.
         outputs: The tensors it makes.
         arguments: Maps a list of values, one per input, to `(args, kwargs)`.
-        rule: What is known about the operation: the rule of its type, unless the
-            `Relation` of this call named another one.
-        memo: What the rule asked to remember when it related the channels.
-        sources: The tensors of the graph that the inputs are.
+        rule: The rule of its type, unless the `Relation` of this call named another.
+        memo: The `memo` of the call's `Relation`.
+        sources: The tensors of the graph that the inputs stand for.
     """
 
     op: Any
@@ -103,7 +102,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class ChannelAxis:
-    """The channels of a tensor: along which axis, or axes, they lie, and their ids."""
+    """The channels of a tensor: their axis, or axes, and their ids."""
 
     axis: int
     channels: np.ndarray
@@ -116,10 +115,10 @@ class Relation:
 
     Args:
         outputs: The channels of each output.
-        view: The first input as the operation sees it, where that is not as it is:
-            an operation that works on another axis than the channels'.
-        rule: The rule to go by from now on, if it is not the one that was asked.
-        memo: What the rule wants to find in `call.memo` later.
+        view: The first input as the operation sees it, if it works on another axis
+            than the channels'.
+        rule: The rule to use from now on, if it is another one.
+        memo: Stored in `call.memo`, for the rule to use later.
     """
 
     outputs: tuple[ChannelAxis, ...]
@@ -151,14 +150,14 @@ class Read:
 
 @dataclass(frozen=True)
 class Keeps:
-    """The channels of a call that stay, and the constants that the others were.
+    """The channels of a call that stay, and the constants that replace the others.
 
     Args:
-        inputs: Per input, a boolean per channel.
-        outputs: Per output, likewise.
-        constants: Per input, the value of each channel where it is constant.
-        replaced: The constant that takes the place of each channel of the output,
-            NaN for those that are computed. None if all of them are.
+        inputs: For each input, a boolean for each channel.
+        outputs: For each output, the same.
+        constants: For each input, the value of each channel where it is constant.
+        replaced: The constant that replaces each channel of the output, NaN for those
+            that are computed. None if all are computed.
     """
 
     inputs: list[np.ndarray]
@@ -174,25 +173,25 @@ class Keeps:
 class Rule:
     """All knowledge about one type of operation; see the module's text.
 
-    This base treats the operation as opaque: its output is new, whatever it
-    touches stays, and nothing about it changes.
+    This base treats the operation as opaque: its output has new channels, all channels
+    that it reads or makes stay, and it is not changed.
     """
 
     # True if nothing is known about what the operation costs, or does with channels.
     opaque = False
     # True if the operation's weights make new channels that can be pruned.
     produces = False
-    # True if the operation joins several tensors element by element, and true if a
-    # zero in one of them makes the result zero whatever the others are.
+    # `joins`: True if the operation joins several tensors element by element.
+    # `zero_absorbs`: True if a zero in one of them makes the result zero.
     joins = False
     zero_absorbs = False
     # True if the operation can follow channels that lie along several axes.
     follows_folded = False
-    # True if other weights would give the same output, each channel times a factor.
+    # True if other weights can multiply each channel of the output by a factor.
     scalable = False
-    # One of the roles in `rules.fusion`, or None for what cannot be merged.
+    # One of the roles in `rules.fusion`, or None if the operation cannot be merged.
     role: str | None = None
-    # True if one operation can be merged into several layers, into each as a whole.
+    # True if one operation can be merged into several layers, as a whole into each.
     shareable = False
 
     def opaque_reason(self, call: Call) -> str:
@@ -212,11 +211,11 @@ class Rule:
         return []
 
     def reads(self, call: Call) -> list[Read]:
-        """Returns the inputs that a kernel mixes."""
+        """Returns the inputs whose channels a kernel mixes."""
         return []
 
     def status(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Returns the fate of pruned channels: `ZERO`, `CONSTANT` or `VARYING`."""
+        """Returns the status of pruned channels: `ZERO`, `CONSTANT` or `VARYING`."""
         return [np.full(t.width, VARYING, np.uint8) for t in call.outputs]
 
     def constants(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
@@ -224,29 +223,29 @@ class Rule:
         return [np.full(t.width, np.nan) for t in call.outputs]
 
     def at_zero(self, call: Call) -> np.ndarray:
-        """Returns the output of a layer if all the channels that it makes were pruned.
+        """Returns the output of a layer if all channels that it makes were pruned.
 
-        They are zero before the layer's own activation, which may move them. To be
-        asked of rules that `produces` or are `scalable`.
+        They are zero before the layer's own activation, which may change them. Only for
+        rules that `produces` or are `scalable`.
         """
         raise NotImplementedError(f"{call.describe()} makes no channels")
 
     def groups(self, op: Any) -> int:
-        """Returns into how many groups of channels, each made alone, outputs fall.
+        """Returns the number of groups of output channels that are made separately.
 
-        A rule that is `scalable` makes each channel alone.
+        A `scalable` operation makes each channel separately.
         """
         return 1
 
     def absorbs(self, call: Call) -> tuple[str, ...]:
         """Returns the roles of operations that can be merged into this one, in order.
 
-        They must stand directly behind it, in this order; any of them may be missing.
+        They must follow it directly, in this order; any of them may be missing.
         """
         return ()
 
     def contribution(self, call: Call, keeps: Keeps) -> Fusion:
-        """Returns what this operation adds to the kernel that it is merged into."""
+        """Returns the values that this operation adds to the kernel before it."""
         raise NotImplementedError(f"{call.describe()} has no role")
 
     def clone(self, op: Any) -> tuple[Any, list[np.ndarray]]:
@@ -261,7 +260,7 @@ class Rule:
         Args:
             call: A call of the operation.
             keeps: The channels that stay.
-            fusion: What is merged into the operation: nothing, unless it `absorbs`.
+            fusion: The operations that are merged into it; none unless it `absorbs`.
         """
         return self.clone(call.op)
 
@@ -273,7 +272,7 @@ class Rule:
 
 
 class _Opaque(Rule):
-    """The rule of types that nothing is known about."""
+    """The rule of types without a rule."""
 
     opaque = True
 
@@ -281,8 +280,8 @@ class _Opaque(Rule):
 class Channelwise(Rule):
     """An operation that treats every channel alone: channels pass through.
 
-    Subclasses say what happens to a zero and to a constant; by default the
-    operation itself is evaluated on the constants.
+    Subclasses define what happens to a zero and to a constant; by default the
+    operation itself is run on the constants.
     """
 
     def relate(self, call, channels):
@@ -290,21 +289,21 @@ class Channelwise(Rule):
         return Relation.of(tensor.axis, tensor.channels)
 
     def keeps_zero(self, call: Call) -> bool:
-        """Returns true if zero stays zero, whatever the weights."""
+        """Returns whether zero stays zero for any weights."""
         (tensor,) = call.inputs
         return not self.value(call, np.zeros(tensor.width)).any()
 
     def keeps_constant(self, call: Call) -> bool:
-        """Returns true if a constant other than zero stays constant over space."""
+        """Returns whether a constant other than zero stays constant over space."""
         return True
 
     def value(self, call: Call, constants: np.ndarray) -> np.ndarray:
-        """Returns what the operation makes of one constant per channel."""
+        """Returns the output of the operation for one constant per channel."""
         (tensor,) = call.inputs
         return call.evaluate([spread(constants, tensor)]).reshape(-1)
 
     def _fate(self, call: Call) -> np.ndarray:
-        """Returns what becomes of a zero, a constant and a varying channel."""
+        """Returns the new status of a zero, a constant and a varying channel."""
         zero = ZERO if self.keeps_zero(call) else CONSTANT
         other = CONSTANT if self.keeps_constant(call) else VARYING
         return np.array([zero, other, VARYING], np.uint8)
@@ -325,16 +324,16 @@ class Channelwise(Rule):
 
 
 def spread(values: np.ndarray, tensor: Tensor) -> np.ndarray:
-    """Returns one value per channel, of extent 1 along every other axis."""
+    """Returns one value per channel, in a shape with 1 for every other axis."""
     shape = [1] * len(tensor.shape)
     shape[tensor.axis] = len(values)
     return values.astype(tensor.dtype).reshape(shape)
 
 
 def along(call: Call, channels: Channels, axis: int) -> Tensor:
-    """Returns a call's first input as it is seen along the axis it works on.
+    """Returns a call's first input as seen along the axis that the call works on.
 
-    That is the input itself if its channels lie there. Otherwise they are pinned.
+    It is the input itself if its channels lie there. Otherwise they are pinned.
     """
     tensor = call.inputs[0]
     if tensor.axis == axis:
@@ -346,7 +345,7 @@ def along(call: Call, channels: Channels, axis: int) -> Tensor:
 
 
 def pin_all(call: Call, channels: Channels, reason: str) -> Relation:
-    """Pins everything a call touches; returns the relation of an opaque call."""
+    """Pins all channels that a call reads; returns the relation of an opaque call."""
     for tensor in call.inputs:
         channels.pin(tensor.channels, reason)
     outputs = []

@@ -1,4 +1,4 @@
-"""Channel ids while a graph is read: which are the same, and which must stay."""
+"""The ids of channels while a graph is read: which are equal, and which must stay."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 class Channels:
-    """Channel ids under construction: which are the same, and which must stay.
+    """The ids of channels while a graph is read: which are equal, and which must stay.
 
-    Ids are tied with a union-find, element by element, so that any static wiring
-    of channels (concatenation, repetition, permutation) is followed exactly.
+    Ids are tied with a union-find, element by element, so that all fixed connections
+    of channels (concatenation, repetition, permutation) are followed exactly.
     """
 
     def __init__(self):
@@ -21,7 +21,7 @@ class Channels:
         return len(self._parent)
 
     def new(self, width: int) -> np.ndarray:
-        """Returns ids that nothing else has."""
+        """Returns new ids."""
         start = len(self._parent)
         ids = np.arange(start, start + width, dtype=np.int64)
         self._parent = np.concatenate([self._parent, ids])
@@ -42,13 +42,14 @@ class Channels:
             differ = a != b
             if not differ.any():
                 return
-            # An assignment with repeated indices stores only one of the values. A root
-            # that must be tied to several others is tied to one of them in each round.
+            # An assignment with repeated indices stores only one of the values. So a
+            # root that must be tied to several others is tied to one of them per
+            # iteration.
             low, high = np.minimum(a, b)[differ], np.maximum(a, b)[differ]
             self._parent[high] = low
 
     def bundle(self, ids: np.ndarray, groups: int) -> None:
-        """Lets position p of every group live and die together, for every p."""
+        """Ties the channels at the same position of all groups."""
         first, *others = np.split(ids, groups)
         for other in others:
             self.tie(first, other)
@@ -65,7 +66,7 @@ class Channels:
         return ids
 
     def of_weights(self, op: Any, side: str, ids: np.ndarray) -> np.ndarray:
-        """Ties `ids` to those that an operation's weights met at its earlier calls.
+        """Ties `ids` to those on which an operation was called earlier.
 
         A layer called at several places has one set of weights, so all its calls
         lose the same channels.

@@ -1,4 +1,4 @@
-"""Rules of the layers and operations that treat every channel alone, or all at once."""
+"""Rules of the layers and operations that treat every channel in the same way."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ class BatchNormalization(Channelwise):
         return Relation.of(axis, ids, view=view)
 
     def keeps_zero(self, call):
-        return False  # Trained statistics move it, even where fresh ones do not.
+        return False  # Fresh statistics keep it at zero, but trained ones do not.
 
     def affine(self, layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
         """Returns the scale and shift that it applies in inference (Eq. 5)."""
@@ -74,7 +74,7 @@ class BatchNormalization(Channelwise):
         return layer, [weight[keeps.inputs[0]] for weight in weights]
 
     def _scaled(self, layer, weights, factors):
-        """Returns the layer and its weights for its output times a factor."""
+        """Returns the layer with weights that multiply its output by factors."""
         affine, statistics = weights[:-2], weights[-2:]
         if not layer.scale:
             layer = type(layer).from_config(layer.get_config() | {"scale": True})
@@ -115,7 +115,7 @@ class PReLU(Channelwise):
 
 @register("keras.applications.LayerScale")
 class LayerScale(Channelwise):
-    """One trained factor per channel (ConvNeXt)."""
+    """A trained factor for each channel (ConvNeXt)."""
 
     def relate(self, call, channels):
         channels.of_weights(call.op, "in", call.inputs[0].channels)
@@ -138,7 +138,7 @@ class LayerScale(Channelwise):
 
 @register(layers.Activation)
 class Activation(Channelwise):
-    """An activation: of each channel alone, or it pins all of them."""
+    """An activation. If it is not known to be elementwise, all channels are pinned."""
 
     def relate(self, call, channels):
         activations.pin_unless_elementwise(call, channels, call.inputs[0].channels)
@@ -164,7 +164,7 @@ _FUNCTIONS = """
     *(f"keras.ops.{name}" for name in _FUNCTIONS.split()),
 )
 class Elementwise(Channelwise):
-    """A function of each element, evaluated on the constants themselves."""
+    """A function of each element, which is run on the constants themselves."""
 
 
 @register(
@@ -181,7 +181,7 @@ class Elementwise(Channelwise):
     "keras.ops.StopGradient",
 )
 class SameValue(Channelwise):
-    """Leaves a constant channel at the same constant in inference."""
+    """An operation that does not change a constant channel in inference."""
 
     def keeps_zero(self, call):
         return True
@@ -205,10 +205,10 @@ class SameValue(Channelwise):
     layers.Cropping3D,
 )
 class Spatial(SameValue):
-    """Moves over space and leaves a constant at the same constant.
+    """An operation over space that does not change a constant.
 
-    Pooling belongs here with every padding: TensorFlow averages and takes maxima
-    over the real elements only.
+    Pooling is one, with any padding: TensorFlow computes means and maxima of the
+    real elements only.
     """
 
     def relate(self, call, channels):
@@ -226,7 +226,7 @@ class Spatial(SameValue):
 
 @register(layers.Resizing, "keras.ops.Resize")
 class Resize(Spatial):
-    """Images in another size; each channel is resized alone."""
+    """A change of the size of images; each channel is resized alone."""
 
     def relate(self, call, channels):
         if call.op.pad_to_aspect_ratio:
@@ -236,7 +236,7 @@ class Resize(Spatial):
 
 @register(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D)
 class ZeroPadding(Spatial):
-    """A zero channel stays zero; any other constant gets a rim of zeros."""
+    """Padding with zeros. A zero channel stays zero; other constants get a border."""
 
     def keeps_constant(self, call):
         return False
@@ -244,7 +244,7 @@ class ZeroPadding(Spatial):
 
 @register("keras.ops.Pad")
 class Pad(SameValue):
-    """Padding of any axis; zeros on the channel axis are channels of their own."""
+    """Padding of any axis; zeros on the channel axis are new channels."""
 
     def relate(self, call, channels):
         tensor, *more = call.inputs
@@ -299,7 +299,7 @@ class Pad(SameValue):
 
 @register("keras.ops.ZerosLike")
 class ZerosLike(SameValue):
-    """Zeros, as many as the input has channels."""
+    """An operation that returns zeros in the shape of its input."""
 
     def constants(self, call, inputs):
         return [np.zeros_like(inputs[0])]
@@ -317,7 +317,7 @@ class ZerosLike(SameValue):
     layers.GlobalMaxPooling3D,
 )
 class GlobalPooling(Spatial):
-    """One number for each channel."""
+    """Pooling over all positions, to one number for each channel."""
 
     def relate(self, call, channels):
         relation = super().relate(call, channels)
@@ -329,7 +329,7 @@ class GlobalPooling(Spatial):
 
 @register(layers.Rescaling)
 class Rescaling(Elementwise):
-    """A product and a sum with numbers that are the same for all channels."""
+    """A multiplication and an addition of numbers, equal for all channels."""
 
     def relate(self, call, channels):
         if np.size(call.op.scale) > 1 or np.size(call.op.offset) > 1:
@@ -342,7 +342,7 @@ class Rescaling(Elementwise):
 
 @register(layers.Normalization)
 class Normalization(Elementwise):
-    """Fixed statistics per channel, cloned as explicit numbers."""
+    """A normalisation by fixed statistics, which are copied as plain numbers."""
 
     def relate(self, call, channels):
         channels.of_weights(call.op, "in", call.inputs[0].channels)

@@ -1,8 +1,8 @@
-"""Roles in which operations are merged into the kernel directly before them.
+"""The roles in which operations are merged into the kernel directly before them.
 
-A rule says with `role` what its operation can be merged as, and a rule of a layer with
-a kernel says with `absorbs` which roles it takes, in their order. All that merges
-layers goes by these two.
+The `role` of a rule is the role in which its operation can be merged. For a layer with
+a kernel, `absorbs` has the roles that can be merged into it, in their order. All code
+that merges layers uses these two.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ class Fusion:
     activation: Callable[[Any], Any] | None = None
 
     def factors(self, keep: np.ndarray) -> np.ndarray:
-        """Returns what each channel is multiplied by where `matrix` is diagonal.
+        """Returns the factor of each channel, if `matrix` is diagonal.
 
         Args:
-            keep: A boolean for each channel: those that have a column.
+            keep: A boolean for each channel, true if it has a column.
         """
         found = np.zeros(len(keep))
         places = np.flatnonzero(keep)
@@ -52,21 +52,21 @@ class Fusion:
         return found
 
     def with_part(self, part: "Fusion") -> "Fusion":
-        """Returns this fusion with what another operation contributes."""
+        """Returns this fusion together with that of another operation."""
         given = {name: value for name, value in vars(part).items() if value is not None}
         return dataclasses.replace(self, **given)
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A layer's weights with all that was merged into them, in float64.
+    """A layer's weights, into which other operations were merged, in float64.
 
     Args:
         kernel: Its last axis is the output channels; in a depthwise layer the last two
             axes are.
         bias: One value for each output channel, or None.
-        before: The layer's weights that stand in front of this kernel.
-        output_axes: How many of the kernel's last axes are the output channels.
+        before: The layer's weights before this kernel.
+        output_axes: The number of the kernel's last axes that are output channels.
     """
 
     kernel: np.ndarray
@@ -75,13 +75,13 @@ class Merged:
     output_axes: int = 1
 
     def scaled(self, scale: np.ndarray) -> "Merged":
-        """Returns the weights that give the output times `scale`, by channel."""
+        """Returns weights that multiply the output by `scale`, by channel."""
         kernel = self.kernel * scale.reshape(self.kernel.shape[-self.output_axes :])
         bias = None if self.bias is None else self.bias * scale
         return dataclasses.replace(self, kernel=kernel, bias=bias)
 
     def shifted(self, shift: np.ndarray) -> "Merged":
-        """Returns the weights that give the output plus `shift`."""
+        """Returns weights that add `shift` to the output."""
         bias = (0.0 if self.bias is None else self.bias) + shift
         return dataclasses.replace(self, bias=bias)
 

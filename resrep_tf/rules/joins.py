@@ -58,7 +58,7 @@ class Join(Rule):
         return Relation.of(axis, wide[0].channels)
 
     def _odd(self, call: Call, wide: list) -> bool:
-        """Returns true if a fixed operand is not one value, nor one a channel."""
+        """Returns whether a fixed operand is neither one value nor one per channel."""
         axis = wide[0].axis - len(wide[0].shape)
         for operand in fixed_operands(call):
             shape = np.shape(operand)
@@ -115,14 +115,14 @@ class Join(Rule):
 
 @register(layers.Multiply, "keras.ops.Multiply")
 class Product(Join):
-    """A gate: where one factor is zero, the other one does not matter."""
+    """A product, such as a gate: if one factor is zero, the other does not matter."""
 
     zero_absorbs = True
 
 
 @register("keras.ops.Divide", "keras.ops.TrueDivide")
 class Quotient(Join):
-    """A tensor divided by a number; by another tensor, all channels are pinned."""
+    """A division by a number. If it is by another tensor, all channels are pinned."""
 
     def relate(self, call, channels):
         if len(call.inputs) > 1 or is_fixed(call.arguments([None])[0][0]):
@@ -132,7 +132,7 @@ class Quotient(Join):
 
 @register(layers.Concatenate, "keras.ops.Concatenate")
 class Concatenate(Rule):
-    """Lays spaces side by side on the channel axis, or stacks along another."""
+    """A concatenation along the channel axis, or along another one."""
 
     def relate(self, call, channels):
         (output,) = call.outputs
@@ -165,7 +165,7 @@ class Concatenate(Rule):
 
 
 def is_fixed(operand) -> bool:
-    """Returns true for a number or an array, false for a tensor of the graph."""
+    """Returns whether an operand is a number or an array, not a tensor of the graph."""
     return isinstance(operand, (int, float, np.ndarray, np.generic)) or (
         keras.ops.is_tensor(operand) and not isinstance(operand, keras.KerasTensor)
     )

@@ -29,7 +29,7 @@ layers = keras.layers
 
 
 def window_pads(call: Call) -> bool:
-    """Returns true if a windowed layer sees padding, given its input's size."""
+    """Returns whether a layer with windows sees padding, given its input's size."""
     op, shape = call.op, call.inputs[0].shape
     axis = call.inputs[0].axis
     spatial = [n for i, n in enumerate(shape) if i not in (0, axis)]
@@ -49,11 +49,11 @@ def window_pads(call: Call) -> bool:
 class Absorbing(Rule):
     """A layer with a kernel, into which operations behind it can be merged.
 
-    Subclasses merge in `merge`; `rebuild` makes a layer of the result. Whoever wants
-    another layer than `narrow` gives can call the two and change what is between.
+    `merge` merges the weights and `rebuild` makes a layer of them. To get another layer
+    than `narrow` returns, call these two and change the weights between them.
     """
 
-    # The roles that can be merged, as long as the layer has no activation of its own.
+    # The roles that can be merged if the layer has no activation of its own.
     roles: tuple[str, ...] = ()
 
     def load(self, layer: keras.Layer) -> np.ndarray:
@@ -84,7 +84,7 @@ class Absorbing(Rule):
         merged: Merged,
         activation: Callable[[Any], Any] | None = None,
     ) -> tuple[keras.Layer, list[np.ndarray]]:
-        """Returns a layer for merged weights, and these in its layout.
+        """Returns a layer for merged weights, and the weights in its layout.
 
         Args:
             call: A call of the layer that is replaced.
@@ -125,14 +125,14 @@ class Kernel(Absorbing):
         return f"{call.describe()} pads its input" if window_pads(call) else ""
 
     def filters(self, layer: keras.Layer) -> tuple[keras.Variable, int]:
-        """Returns the variable that makes the outputs, and its axis of channels."""
+        """Returns the variable that makes the output channels, and their axis in it."""
         return layer.kernel, -1
 
     def groups(self, op):
         return getattr(op, "groups", 1)
 
     def inputs_of_group(self, call: Call) -> np.ndarray:
-        """Returns the channels that the first group reads; the others read as many."""
+        """Returns the channels that the first group reads; others read as many."""
         ids = call.inputs[0].channels
         return ids[: len(ids) // self.groups(call.op)]
 
@@ -143,7 +143,7 @@ class Kernel(Absorbing):
         view = along(call, channels, axis)
         ids = channels.of_weights(op, "in", view.channels)
         made = channels.made_by(op, getattr(op, self.size))
-        # Keras's groups are all of one width, on both sides.
+        # In Keras, all groups have the same width, on both sides.
         channels.bundle(ids, self.groups(op))
         channels.bundle(made, self.groups(op))
         activations.pin_unless_elementwise(call, channels, made)
@@ -177,7 +177,7 @@ class Kernel(Absorbing):
         if fusion.matrix is None:
             kernel, bias = kernel[..., keep], None if bias is None else bias[keep]
         else:
-            # As one product of matrices: NumPy takes a stack of them one by one.
+            # One product of matrices; NumPy would multiply a stack of them one by one.
             kernel = np.tensordot(kernel, fusion.matrix, 1)
             bias = None if bias is None else bias @ fusion.matrix
         return dataclasses.replace(merged, kernel=kernel, bias=bias)
@@ -190,7 +190,7 @@ class Kernel(Absorbing):
         constants: np.ndarray,
         groups: int = 1,
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Drops inputs, their constants going into the bias: W * c, summed."""
+        """Drops inputs, and folds their constants into the bias: the sum of W * c."""
         if keep.all():
             return kernel, bias
         values = np.where(keep, 0.0, np.nan_to_num(constants)).reshape(groups, -1)
@@ -202,7 +202,7 @@ class Kernel(Absorbing):
                 [v @ part for v, part in zip(values[:, dropped], parts, strict=True)]
             )
             bias = folded if bias is None else bias + folded
-        # Every group keeps the same of its inputs.
+        # All groups keep the same input positions.
         return kernel[..., keep[: len(keep) // groups], :], bias
 
 
@@ -226,7 +226,7 @@ class ConvTranspose(Kernel):
         return math.prod(call.op.kernel_size) * positions(in_shape, self.axis(call))
 
     def only_zero(self, call):
-        # Every output position sums another set of taps, so a constant does not
+        # Output positions sum different parts of the kernel, so a constant does not
         # stay one value.
         if max(call.op.kernel_size) == max(call.op.strides) == 1:
             return ""
@@ -260,7 +260,7 @@ class Dense(Kernel):
 
 @register(layers.SeparableConv1D, layers.SeparableConv2D)
 class SeparableConv(Kernel):
-    """A depthwise kernel and a pointwise kernel in one layer."""
+    """A layer with a depthwise and a pointwise kernel."""
 
     def filters(self, layer):
         return layer.pointwise_kernel, -1
@@ -278,7 +278,7 @@ class SeparableConv(Kernel):
         depthwise, bias = read(layer.depthwise_kernel), read(layer.bias)
         pointwise = read(layer.pointwise_kernel)
         multiplier = depthwise.shape[-1]
-        # A constant c leaves the depthwise part as c times the sum of its taps.
+        # The depthwise part turns a constant c into c times the sum of its kernel.
         taps = depthwise.sum(axis=tuple(range(depthwise.ndim - 2)))
         constants = (keeps.constants[0][:, None] * taps).reshape(-1)
         pointwise, bias = self.drop_inputs(
@@ -290,7 +290,7 @@ class SeparableConv(Kernel):
 
 @register(layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 class DepthwiseConv(Absorbing):
-    """Filters every channel alone, into a fixed number of channels each."""
+    """A layer that turns every channel alone into a fixed number of channels."""
 
     roles = ROLES
     scalable = True

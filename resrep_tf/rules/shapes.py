@@ -1,11 +1,11 @@
 """Rules of the operations that move elements without changing them.
 
-Where the channels go is not reasoned out type by type: the operation itself is
-run on a tensor that holds each element's channel number, and the answer is read
-off. Channels that end up along one axis are followed. So are those that lie along
-several axes, one behind the other, as between the two reshapes of a channel shuffle: a
-narrower model has them along one axis there, and picks them by their numbers where the
-shuffle transposes. All others are pinned.
+There is no code for each type. Instead, the operation itself is run on a tensor that
+holds each element's channel number, and the result shows where the channels go.
+Channels that end up along one axis are followed. So are those that lie along several
+axes, as between the two reshapes of a channel shuffle: a narrower model has them along
+one axis there, and picks them by their numbers where the shuffle transposes. All others
+are pinned.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ layers = keras.layers
     "keras.ops.Flip",
 )
 class Rearrange(Rule):
-    """Keeps all channels, along one axis or several."""
+    """An operation that keeps all channels, along one axis or several."""
 
     follows_folded = True
 
@@ -58,7 +58,7 @@ class Rearrange(Rule):
         return Relation.of(axis, tensor.channels[order], memo={"order": order})
 
     def follows(self, call: Call, axis: int, order: np.ndarray) -> bool:
-        """Returns true if the operation does the same to fewer channels."""
+        """Returns whether the operation does the same to fewer channels."""
         return len(np.unique(order)) == call.inputs[0].width
 
     def status(self, call, inputs):
@@ -69,7 +69,7 @@ class Rearrange(Rule):
 
 
 class Shuffle(Rearrange):
-    """A step of a channel shuffle: channels lie along several axes on one side of it.
+    """A step of a channel shuffle: its input or output has channels along several axes.
 
     A narrower model has them along one axis on both sides.
     """
@@ -100,7 +100,7 @@ class _Pick:
 
 @register("keras.ops.GetItem")
 class GetItem(Rearrange):
-    """Indexing: over space, or a contiguous slice of channels."""
+    """Indexing over space, or a contiguous slice of channels."""
 
     follows_folded = False
 
@@ -111,7 +111,7 @@ class GetItem(Rearrange):
         return part is not None and (np.diff(order) == 1).all()
 
     def _slice(self, call: Call) -> slice | None:
-        """Returns the slice that the call takes of the channel axis, if it is one."""
+        """Returns the slice of the channel axis that the call takes, or None."""
         key = self._key(call)
         tensor = call.inputs[0]
         if any(k is None for k in key) or len(key) <= tensor.axis:
@@ -140,12 +140,12 @@ class GetItem(Rearrange):
 
 @register("keras.ops.Take")
 class Take(Rearrange):
-    """Picks by fixed numbers: channels, as a shuffle does, or along another axis."""
+    """An operation that picks channels or positions by fixed numbers."""
 
     follows_folded = False
 
     def _shuffles(self, call: Call) -> bool:
-        """Returns true if the call picks channels."""
+        """Returns whether the call picks channels."""
         return call.op.axis % len(call.inputs[0].shape) == call.inputs[0].axis
 
     def follows(self, call, axis, order):
@@ -164,7 +164,7 @@ class Take(Rearrange):
 
 @register("keras.ops.Split")
 class Split(Rule):
-    """Cuts a tensor into parts: of its channels, or along another axis."""
+    """An operation that cuts a tensor into parts, along any axis."""
 
     def relate(self, call, channels):
         (tensor,) = call.inputs
@@ -197,13 +197,13 @@ class Split(Rule):
 
 @register(layers.Reshape, "keras.ops.Reshape")
 class Reshape(Rearrange):
-    """The new shape names the width, so a narrower tensor needs a new one."""
+    """A reshape. The new shape contains the width, so narrowing changes it."""
 
     def narrow(self, call, keeps, fusion):
         if keeps.everything:
             return self.clone(call.op)
         output, (keep,) = call.outputs[0], keeps.outputs
-        # Layers leave the batch axis out of their shape, operations name it.
+        # The shape of a layer has no batch axis; that of an operation has one.
         is_layer = isinstance(call.op, keras.Layer)
         key, offset = ("target_shape", 1) if is_layer else ("newshape", 0)
         config = call.op.get_config()
@@ -223,7 +223,7 @@ def trace(call: Call, tensor: Tensor) -> tuple[int, np.ndarray] | None:
     for axis in range(1, moved.ndim):
         rows = np.moveaxis(moved, axis, -1).reshape(-1, moved.shape[axis])
         if (rows == rows[0]).all():
-            # A single channel looks the same along all axes; repeated, it is not one.
+            # A single channel lies along any axis; if its number repeats, it does not.
             once = len(np.unique(rows[0])) == moved.shape[axis]
             as_wide = moved.shape[axis] == tensor.width
             candidates.append((once, as_wide, axis, rows[0]))
@@ -236,12 +236,12 @@ def trace(call: Call, tensor: Tensor) -> tuple[int, np.ndarray] | None:
 def trace_folded(call: Call, tensor: Tensor) -> tuple[int, np.ndarray, int] | None:
     """Returns where a step of a channel shuffle takes each channel.
 
-    That is an operation that has its channels along several axes, before it or behind
-    it, and moves nothing but channels.
+    Such a step has its channels along several axes, before it or behind it, and moves
+    nothing but channels.
 
     Returns:
-        The first axis of the channels, their order, and along how many axes they lie.
-        None if it is no such step.
+           The first axis of the channels, their order, and the number of axes along
+           which they lie. None if the call is no such step.
     """
     rank = len(call.outputs[0].shape)
     if tensor.folded == 1 and rank <= len(tensor.shape):
@@ -271,7 +271,7 @@ def trace_folded(call: Call, tensor: Tensor) -> tuple[int, np.ndarray, int] | No
 
 
 def _moved(call: Call, tensor: Tensor) -> np.ndarray | None:
-    """Returns what an operation makes of the number of each element's channel."""
+    """Runs an operation on a tensor with the channel number of each element."""
     shape = [1, *tensor.shape[1:]]
     if None in shape or tensor.axis == 0:
         return None
@@ -285,5 +285,5 @@ def _moved(call: Call, tensor: Tensor) -> np.ndarray | None:
 
 
 def _flat(array: np.ndarray, axis: int, folded: int) -> np.ndarray:
-    """Returns an array with `folded` axes made one, from `axis` on."""
+    """Returns an array in which `folded` axes, from `axis` on, are one axis."""
     return array.reshape(*array.shape[:axis], -1, *array.shape[axis + folded :])

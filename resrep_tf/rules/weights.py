@@ -1,9 +1,9 @@
-"""Reads the weights of a model, on a copy: nothing is assigned to it.
+"""Reads the weights of a model, without changing the model.
 
-Under a `tf.distribute` strategy every replica of a BatchNorm keeps the moving
-statistics of its own examples, and a plain read returns those of the first replica.
-The functions here return the average over the replicas of this process. Averages of
-moving averages may be taken early or late: they are linear.
+Under a `tf.distribute` strategy, every replica of a BatchNorm keeps the moving
+statistics of its own examples, and a plain read returns those of the first replica. The
+functions here return the average over the replicas of this process. It does not matter
+when moving averages are averaged, since they are linear.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def read(variable: Any) -> np.ndarray | None:
-    """Returns a variable's value in float64, in which everything is merged.
+    """Returns a variable's value in float64, the precision of all merging.
 
     Args:
         variable: A variable or a tensor. None gives None.
@@ -33,19 +33,19 @@ def stored(variable: Any) -> np.ndarray:
 
 
 def weights_of(op: Any) -> list[np.ndarray]:
-    """Returns what `get_weights` does; none for an operation that is no layer."""
+    """Returns an operation's weights; an empty list if it is no layer."""
     if not isinstance(op, keras.Layer):
         return []
     return [stored(variable) for variable in op.weights]
 
 
 def _replicas(variable: Any) -> list[Any]:
-    """Lists the values to average: more than one for statistics with replicas."""
+    """Lists the values to average; several only for statistics with replicas."""
     if not isinstance(variable, keras.Variable) or variable.trainable:
         return [variable]
     value = variable.value
     if not isinstance(value, tf.distribute.DistributedValues):
         return [variable]
     if not keras.backend.is_float_dtype(variable.dtype):
-        return [variable]  # The state of a random generator has no mean.
+        return [variable]  # Such as a random state, of which there is no average.
     return list(value.distribute_strategy.experimental_local_results(value))
