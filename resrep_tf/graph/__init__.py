@@ -1,1 +1,1 @@
-"""A Keras model as channels: its calls, its channel spaces and what ties them."""
+"""A Keras model as channels: its calls, and the spaces of its channels."""

@@ -19,17 +19,17 @@ from resrep_tf.rules.fusion import MATRIX
 
 
 class ChannelGraph:
-    """A model's calls, its channel spaces and what its operations cost.
+    """A model's calls, its spaces of channels and the cost of its operations.
 
     Args:
-        model: A model; it is only read. One that is not Functional, or has layers
-            that are made of others, is traced first.
+        model: A model, which is not changed. It is traced first if it is not Functional
+            or has layers that are made of others.
         input_shape: The shape of one example, where the model leaves it open.
-            A list for several inputs. Extents that stay open count as 224.
+            A list for several inputs. Sizes that stay open count as 224.
 
     Attributes:
-        model: The model; what `resrep_tf.trace` made of it if it was traced.
-        trace_report: What tracing found.
+        model: The model, or the result of `resrep_tf.trace` if it was traced.
+        trace_report: The report of tracing.
         steps: Calls, and links to and from nested models, in the order they run.
         calls: The calls by key of Keras's node.
         num_channels: The number of different channels.
@@ -40,7 +40,7 @@ class ChannelGraph:
         traced: Any = trace(model, input_shape, return_report=True)
         self.model, self.trace_report = traced
         self.function = check_model(self.model)
-        # A model without a graph was drawn for just this shape.
+        # A model without a graph was traced for exactly this shape.
         open_shape = input_shape if has_graph(model) else None
         self.input_shapes = input_shapes(self.function, open_shape)
         self._reading = read_graph(self.function)
@@ -64,7 +64,7 @@ class ChannelGraph:
 
     @cached_property
     def _users(self) -> dict[int, list[Any]]:
-        """The readers of each tensor; None stands for the model's own output."""
+        """The calls that read each tensor; None stands for the model's own output."""
         users: dict[int, list[Any]] = {}
         for step in self.steps:
             sources = (step.source,) if isinstance(step, Link) else step.sources
@@ -75,11 +75,11 @@ class ChannelGraph:
         return users
 
     def is_output(self, tensor: Tensor) -> bool:
-        """Returns true for an output of the model."""
+        """Returns whether a tensor is an output of the model."""
         return None in self._users.get(id(tensor), [])
 
     def only_reader(self, call: Call) -> Call | None:
-        """Returns the call that reads this one's output, if nothing else does."""
+        """Returns the only call that reads this one's output; None if others do."""
         users = self._users.get(id(call.outputs[0]), [])
         return users[0] if len(users) == 1 and isinstance(users[0], Call) else None
 
@@ -99,20 +99,20 @@ class ChannelGraph:
         return Counter(calls[0].name for calls in self.calls_by_op())
 
     def label(self, call: Call) -> str:
-        """Returns an operation's name, with the nested model's if two have it."""
+        """Returns an operation's name, with its nested model's if two share it."""
         scope = self._reading.scopes[id(call.op)] if self._names[call.name] > 1 else ""
         return f"{scope}{call.name}"
 
     def absorbable(self, calls: Sequence[Call]) -> dict[str, list[Call]]:
-        """Returns what stands behind a layer and can be merged into it.
+        """Returns the operations behind a layer that can be merged into it.
 
         Args:
             calls: All calls of the layer.
 
         Returns:
-            By role, in the order in which they follow, the calls of one operation: one
-            for each call of the layer. Every output goes there and nowhere else, and
-            an operation that cannot be shared reads nothing else.
+            For each role, in the order of the graph, the calls of one operation: one
+            for each call of the layer. Nothing else reads the layer's outputs, and an
+            operation that cannot be shared has no other inputs.
         """
         found: dict[str, list[Call]] = {}
         tail = list(calls)
@@ -133,11 +133,11 @@ class ChannelGraph:
         return found
 
     def merged(self, calls: Sequence[Call], fuse_bn: bool = True) -> dict:
-        """Returns what conversion merges into a layer, as `absorbable` does.
+        """Returns, in the form of `absorbable`, what conversion merges into a layer.
 
         A compactor is always merged, with the BatchNorm before it. A BatchNorm alone
-        stays where `fuse_bn` is False or it makes an output of the model, which keeps
-        its layer: the layer's name is the output's.
+        stays if `fuse_bn` is False, or if it makes an output of the model: the name of
+        the layer is then the name of the output.
         """
         found = self.absorbable(calls)
         if MATRIX in found:
@@ -145,7 +145,7 @@ class ChannelGraph:
         ends = any(self.is_output(c.outputs[0]) for p in found.values() for c in p)
         return found if fuse_bn and not ends else {}
 
-    # Counting multiply-adds and converting need neither of the following two.
+    # Computed on first use: counting multiply-adds and converting do not need them.
 
     @cached_property
     def producers(self) -> list[Producer]:
@@ -154,17 +154,17 @@ class ChannelGraph:
 
     @cached_property
     def spaces(self) -> list[Space]:
-        """The groups of channels that live and die together, in graph order."""
+        """The groups of channels that can only be removed together, in graph order."""
         return find_spaces(self)
 
     def parts(self, wholes: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """Returns the tensors that could be left without any channel.
+        """Returns the parts of layers' outputs that must keep at least one channel.
 
-        They are parts of what a layer makes, such as those of a split: one channel of
-        each has to stay, beside one of each layer.
+        Such parts come from a split, for example: one channel of each part has to stay,
+        not only one channel of the layer.
 
         Args:
-            wholes: For each layer that can lose channels, all that it makes.
+            wholes: For each layer that can lose channels, all channels that it makes.
         """
         free = np.zeros(self.num_channels, bool)
         first: dict[int, list[np.ndarray]] = {}

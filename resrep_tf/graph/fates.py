@@ -1,10 +1,10 @@
 """Follows pruned channels, and finds where they could not be dropped exactly.
 
-A pruned channel is a constant where it is removed. Following operations may make
-another constant of it, and where a kernel reads it, that constant goes into the
-kernel's bias if it can. One analysis follows this through a graph, about two kinds of
-facts: `Statuses`, which need no weights (is a pruned channel zero here, a constant, or
-neither?), and `Constants`, the values themselves, for a model with real weights.
+A pruned channel is a constant where it is removed. Following operations may turn it
+into another constant. Where a kernel reads it, that constant is folded into the
+kernel's bias if possible. One analysis follows channels through a graph, with two kinds
+of facts: `Statuses`, which need no weights (is a pruned channel zero here, a constant,
+or neither?), and `Constants`, the values themselves, for a model with trained weights.
 """
 
 from abc import ABC, abstractmethod
@@ -21,13 +21,13 @@ from resrep_tf.rules.base import VARYING, ZERO
 
 @dataclass(frozen=True, eq=False)
 class Refusal:
-    """Channels that a kernel reads, and that could not be dropped exactly there.
+    """Channels that a kernel reads and that cannot be dropped exactly at this place.
 
     Args:
         call: The call of the kernel.
         tensor: The tensor that it reads them from.
         channels: Their ids.
-        why: The reason, if there is another one than that they are not constant.
+        why: The reason, if it is not that the channels vary.
         shared: True if the layer has several calls, with one bias.
     """
 
@@ -39,25 +39,25 @@ class Refusal:
 
 
 class Analysis(ABC):
-    """Facts about pruned channels, and which of them a kernel accepts."""
+    """Computes facts about pruned channels, and which facts a kernel accepts."""
 
     @abstractmethod
     def unknown(self, tensor: Tensor) -> np.ndarray:
-        """Returns the facts of a tensor that is not computed from pruned channels."""
+        """Returns the facts of a tensor that does not depend on pruned channels."""
 
     @abstractmethod
     def transfer(self, call: Call, inputs: list[np.ndarray]) -> list[np.ndarray]:
-        """Returns the facts of a call's outputs from those of its inputs."""
+        """Returns the facts of a call's outputs, given those of its inputs."""
 
     @abstractmethod
     def join(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Returns what holds at both of two calls of a nested model."""
+        """Returns the facts that are true at both of two calls of a nested model."""
 
     @abstractmethod
     def refused(
         self, read: Read, fact: np.ndarray, first: np.ndarray, shared: bool
     ) -> np.ndarray:
-        """Returns for each channel whether a kernel must go on reading it.
+        """Returns, for each channel, whether a kernel must go on reading it.
 
         Args:
             read: The kernel's input.
@@ -85,7 +85,7 @@ class Analysis(ABC):
         return propagate(steps, self.unknown, transfer, self.join)
 
     def refusals(self, steps: Sequence[Call | Link], facts: Facts) -> Iterator[Refusal]:
-        """Yields what kernels read and cannot do without, in graph order."""
+        """Yields the channels that kernels must go on reading, in graph order."""
         calls = [step for step in steps if isinstance(step, Call)]
         times = Counter(id(call.op) for call in calls)
         at_first: dict[tuple[int, int], np.ndarray] = {}
@@ -103,7 +103,7 @@ class Analysis(ABC):
 
 
 class Statuses(Analysis):
-    """The state of pruned channels whatever the weights; see `rules.base.ZERO`."""
+    """The statuses of pruned channels, for any weights; see `rules.base.ZERO`."""
 
     def unknown(self, tensor):
         return np.full(tensor.width, VARYING, np.uint8)
@@ -112,11 +112,11 @@ class Statuses(Analysis):
         return call.rule.status(call, inputs)
 
     def join(self, a, b):
-        # Two calls of a nested model need not bring the same constant.
+        # Two calls of a nested model may pass different constants.
         return np.where((a == ZERO) & (b == ZERO), ZERO, VARYING)
 
     def refused(self, read, fact, first, shared):
-        # One bias cannot be relied on to hold the constants of several calls.
+        # Several calls may need different constants in the layer's one bias.
         return fact > (ZERO if shared else read.accepts)
 
 
@@ -133,7 +133,7 @@ class Constants(Analysis):
         return np.where(a == b, a, np.nan)
 
     def refused(self, read, fact, first, shared):
-        # A layer with several calls has one bias, so they must bring the same.
+        # A layer with several calls has one bias, so their constants must be equal.
         refused = np.isnan(fact) | (fact != first)
         return refused | (fact != 0) if read.accepts == ZERO else refused
 
@@ -141,7 +141,7 @@ class Constants(Analysis):
 def refused(
     steps: Sequence[Call | Link], removed: Mapping[int, np.ndarray]
 ) -> list[Refusal]:
-    """Returns what kernels could not do without, whatever the weights.
+    """Returns the channels that kernels must go on reading, for any weights.
 
     Args:
         steps: The steps of a graph.
@@ -155,7 +155,7 @@ def blocked(refusals: Iterable[Refusal], owner: np.ndarray) -> dict[int, str]:
     """Returns which groups of channels could not be dropped, and why.
 
     Args:
-        refusals: What kernels could not do without.
+        refusals: The channels that kernels must go on reading.
         owner: For each channel, the number of its group; -1 for none.
     """
     found: dict[int, str] = {}

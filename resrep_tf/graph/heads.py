@@ -1,6 +1,6 @@
-"""What a model ends with: the activation that its outputs come from.
+"""Finds the activation that a model's outputs come from.
 
-Labels, losses and distillation all go by it.
+How to read labels, losses and distillation depends on it.
 """
 
 from typing import Any
@@ -10,16 +10,16 @@ import keras
 from resrep_tf.graph.keras_calls import is_stock
 from resrep_tf.graph.keras_nodes import Node, as_function, makers
 
-# What all their inputs are, their output is: the mean of probabilities is a
-# probability, and the mean of logits a logit.
+# Operations whose output is of the same kind as their inputs: the mean of probabilities
+# is a probability, and the mean of logits is a logit.
 _PASSING = {
     *("Flatten", "Reshape", "Squeeze", "ExpandDims", "Identity", "Cast", "Dropout"),
     *("Mean", "Average", "GlobalAveragePooling1D", "GlobalAveragePooling2D"),
     *("GlobalAveragePooling3D", "Concatenate", "UpSampling2D", "Resizing", "Resize"),
     "Activation",  # One without an activation.
 }
-# What has no weights and is no activation either. Others could be one, and are not
-# guessed at.
+# Operations without weights that are no activations. Any other may be one, so nothing
+# is assumed about it.
 _LINEAR = {"Add", "Subtract", "Multiply", "TrueDivide", "Divide", "Matmul", "Rescaling"}
 _KINDS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
@@ -27,8 +27,8 @@ _KINDS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid
 def output_activation(model: keras.Model, number: int = 0) -> str:
     """Returns the name of the activation behind an output of a model.
 
-    It is "linear" if there is none, and the type of the operation where it is not
-    known whether that is an activation.
+    It is "linear" if there is none, and the type of the operation if that may be an
+    activation or not.
     """
     function = as_function(model)
     return _activation(function, function.outputs[number])
@@ -55,7 +55,7 @@ def _activation(function: keras.Function, tensor: keras.KerasTensor) -> str:
 def _maker(
     function: keras.Function, tensor: keras.KerasTensor
 ) -> tuple[keras.Function, Node | None]:
-    """Returns the call that makes a tensor, and its graph, of a nested model perhaps.
+    """Returns the call that makes a tensor, and its graph, maybe of a nested model.
 
     The call is None if the tensor is an input.
     """

@@ -1,7 +1,7 @@
-"""Lets Keras record calls, and tells the kinds of layers apart: for tracing.
+"""Helps tracing: records calls with Keras, and distinguishes kinds of layers.
 
-The neighbour of `keras_nodes`: that one reads graphs that exist, this one helps to make
-them. No other module looks into Keras's own records.
+`keras_nodes` reads graphs that exist; this module helps to make them. No other module
+uses Keras's own records of calls.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def is_stock_method(op: Any, name: str) -> bool:
 
 
 def is_leaf(op: Any) -> bool:
-    """Returns True for an operation that stands in a traced graph as it is."""
+    """Returns True for an operation that a traced graph contains unchanged."""
     if not isinstance(op, keras.Layer):
         return True
     if as_function(op) is not None or isinstance(op, keras.Sequential):
@@ -57,12 +57,12 @@ def takes_training(layer: keras.Layer) -> bool:
     return "training" in layer.call_signature_parameters
 
 
-# They take `training` and do the same in both modes, unless they are quantized.
+# Layers that take `training` but do the same in both modes, unless quantized.
 _SAME_IN_TRAINING = (keras.layers.Dense, keras.layers.EinsumDense)
 
 
 def is_sensitive(layer: keras.Layer) -> bool:
-    """Returns True if a layer, or one inside it, does something else in training."""
+    """Returns True if a layer, or one inside it, computes differently in training."""
     return any(
         takes_training(inner)
         and not inner._layers
@@ -74,7 +74,7 @@ def is_sensitive(layer: keras.Layer) -> bool:
     )
 
 
-# What a subclass may define without computing something else.
+# Attributes that a subclass may define without changing what is computed.
 _HARMLESS = {
     *("__init__", "__doc__", "__module__", "__qualname__", "__firstlineno__"),
     *("__static_attributes__", "__annotations__", "build", "get_config"),
@@ -83,9 +83,9 @@ _HARMLESS = {
 
 
 def stock_class(op: Any) -> type | None:
-    """Returns the class of Keras that a user's class adds nothing to, if it has one.
+    """Returns the class of Keras with which a user's class computes the same, or None.
 
-    Such a class changes how a layer is made, not what it computes.
+    Such a user's class changes how a layer is made, not what it computes.
     """
     if not isinstance(op, keras.Layer) or is_stock(type(op)):
         return None
@@ -109,7 +109,7 @@ def all_layers(layer: keras.Layer) -> list[keras.Layer]:
 
 
 class _Stage(keras.layers.Layer):
-    """Runs a function inside its own call; layers ask there for their mode."""
+    """Runs a function inside its own call, where layers look up their mode."""
 
     def __init__(self, function: Callable[[], Any], **kwargs):
         super().__init__(**kwargs)
@@ -120,16 +120,16 @@ class _Stage(keras.layers.Layer):
         return inputs
 
     def compute_output_spec(self, inputs, training=None):
-        # Around `__setattr__`, which would make the layers in it this layer's own.
+        # `__setattr__` would register the layers in the result as parts of this one.
         self.__dict__["result"] = self._function()
         return keras.KerasTensor(inputs.shape)
 
 
 def in_mode(training: bool, layer: keras.Layer, function: Callable[[], Any]) -> Any:
-    """Returns what a function returns that is run as a part of a layer's call.
+    """Returns the result of a function that runs as a part of a layer's call.
 
-    Layers that it calls without saying so are in this mode then, and Keras records
-    that; their variables have the type in which the layer computes.
+    Layers that it calls without `training` are then in this mode, which Keras records,
+    and their variables have the type in which the layer computes.
     """
     stage = _Stage(function, name="stage", dtype=layer.dtype_policy)
     stage(keras.KerasTensor((1,)), training=training)
@@ -140,14 +140,14 @@ def in_mode(training: bool, layer: keras.Layer, function: Callable[[], Any]) -> 
 
 
 def twin(op: Any, name: str, trainable: bool = True, cls: type | None = None) -> Any:
-    """Returns an operation that shares everything with `op` but name and calls.
+    """Returns an operation that shares everything with `op` except name and calls.
 
-    Weights, seeds and settings are the same objects. A user's layer cannot be called
-    in a new graph itself: its name would have to change, since names in a graph are
-    unique, and the calls would stay recorded on it.
+    Weights, seeds and settings are the same objects. The user's layer itself cannot be
+    called in a new graph: names in a graph are unique, so its name would have to
+    change, and the calls would stay recorded on it.
     """
     copy: Any = object.__new__(cls or type(op))
-    # Around `__setattr__`, which would register the attributes a second time.
+    # `__setattr__` would register the attributes a second time.
     copy.__dict__.update(vars(op))
     copy.__dict__.update(name=name, _inbound_nodes=[], _outbound_nodes=[])
     if isinstance(op, keras.Layer):
@@ -158,27 +158,27 @@ def twin(op: Any, name: str, trainable: bool = True, cls: type | None = None) ->
 
 
 class _NoArguments:
-    """Says that a layer's constructor has only the arguments that all layers have."""
+    """Stands for a layer whose constructor has only the arguments of all layers."""
 
     config: dict[str, Any] = {}  # noqa: RUF012
 
 
 def _lacks_config(layer: keras.Layer) -> bool:
-    """Returns True for Keras's own layers that cannot say how they were made.
+    """Returns True for layers of Keras that have no usable `get_config`.
 
-    They have no settings and so no `get_config`; Keras would take it from the
-    arguments they were made with, and gives up at a type policy among these.
+    They have no settings and so do not define it. Keras then uses the arguments of the
+    constructor, and fails if one of them is a dtype policy.
     """
     default = type(layer).get_config is keras.layers.Layer.get_config
     return default and is_stock(type(layer)) and layer._auto_config is None
 
 
 def lost_arguments(layer: keras.Layer) -> list[str]:
-    """Returns the arguments that a layer was made with and its config lacks.
+    """Returns the arguments of a layer's constructor that its config does not contain.
 
     A layer made from that config would have their defaults. Keras keeps the arguments
-    of a constructor if they are plain values; of others, attributes of the same names
-    are looked at.
+    of a constructor if all are plain values; otherwise the attributes of the same names
+    are compared.
     """
     config = layer.get_config()
     recorded = getattr(layer, "_auto_config", None)
@@ -188,7 +188,7 @@ def lost_arguments(layer: keras.Layer) -> list[str]:
         default = parameter.default
         if default is parameter.empty or name in config or name not in given:
             continue
-        # The comparison of arrays is no truth value; they are not plain values.
+        # Only plain values are compared: comparing arrays gives no truth value.
         plain = isinstance(default, _PLAIN) and isinstance(given[name], _PLAIN)
         if plain and given[name] != default:
             lost.append(name)
@@ -200,7 +200,7 @@ _PLAIN = (str, int, float, bool, type(None), tuple, list)
 
 @contextlib.contextmanager
 def calls_forgotten(model: keras.Model) -> Iterator[None]:
-    """Removes the calls that were recorded inside the block from a user's layers."""
+    """Removes the calls that user layers recorded inside the block."""
     before = {
         id(layer): (layer, len(layer._inbound_nodes), len(layer._outbound_nodes))
         for layer in all_layers(model)
@@ -216,10 +216,10 @@ def calls_forgotten(model: keras.Model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shapes_by_drawing(model: keras.Model) -> Iterator[None]:
-    """Lets custom layers find their outputs' shapes without TensorFlow.
+    """Makes custom layers find their outputs' shapes without TensorFlow.
 
-    Keras builds a graph of TensorFlow for that, anew in every call, which takes some
-    ten times as long as running `call` on symbolic tensors.
+    Keras builds a graph of TensorFlow for it in every call, which takes about ten times
+    as long as running `call` on symbolic tensors.
     """
     concerned = [
         layer
@@ -251,7 +251,7 @@ def _spec(layer: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         flat = keras.tree.flatten(outputs)
         if all(isinstance(output, keras.KerasTensor) for output in flat):
             return keras.tree.map_structure(fresh, outputs)
-    # A user's code may raise anything; Keras's own way may still work.
+    # A user's code may raise any exception; Keras's own way may still work.
     except Exception:
         pass
     return type(layer).compute_output_spec(layer, *args, **kwargs)
@@ -271,7 +271,7 @@ def nodes_between(inputs: list[keras.KerasTensor], outputs: Any) -> list[Node]:
             return None
         return history.operation._inbound_nodes[history.node_index]
 
-    # Depth first, without recursion: a deep network has thousands of calls.
+    # Depth first, but without recursion, as a deep network has thousands of calls.
     stack = [(t, False) for t in reversed(keras.tree.flatten(outputs))]
     while stack:
         tensor, ready = stack.pop()
@@ -310,9 +310,9 @@ def recorded_cast(tensor: keras.KerasTensor, dtype: str) -> Any:
 
 
 def fit_as_in_inference(model: keras.Model) -> None:
-    """Makes `fit` run a model as it runs one whose `call` has no `training`.
+    """Makes `fit` run a model like one whose `call` has no argument `training`.
 
-    Keras tells such a model nothing, and all its layers take that for inference.
+    Keras does not pass the mode to such a model, so all its layers run as in inference.
     """
     model._call_has_training_arg = False
 
@@ -322,16 +322,16 @@ def keep_output_names(
     new: list[keras.KerasTensor],
     unique: Callable[[str], str],
 ) -> None:
-    """Names what makes each new output as what made the old one.
+    """Gives the operation of each new output the name of the old output's operation.
 
-    Keras calls a model's outputs so, and losses and metrics are given by these names.
-    Where one layer made several outputs, the first has its name. Keras has the same
-    name for the others; in a graph, names differ.
+    Keras names a model's outputs after it, and users give losses and metrics by these
+    names. If one layer made several outputs, only the first keeps the name: Keras uses
+    the same name for all of them, but names in a graph are unique.
 
     Args:
         old: The outputs of the user's model.
         new: The outputs that stand for them.
-        unique: Makes a name that no operation has yet of a layer's name.
+        unique: Turns a layer's name into a name that no operation has yet.
     """
     met: set[int] = set()
     for before, tensor in zip(old, new, strict=True):
@@ -353,7 +353,7 @@ def last_node(op: Any) -> Any:
 
 
 class Reads(keras.StatelessScope):
-    """Notes which variables are read while it is open, and lets none be changed."""
+    """Records which variables are read while it is open, and prevents changes."""
 
     def __init__(self):
         super().__init__()
@@ -364,7 +364,7 @@ class Reads(keras.StatelessScope):
         return super().get_current_value(variable)
 
 
-# Where Keras itself lists a layer's variables and layers.
+# Attributes in which Keras itself lists a layer's variables and layers.
 _BOOKS = frozenset(vars(keras.layers.Layer())) | frozenset(vars(keras.Model()))
 
 
@@ -379,7 +379,7 @@ def attributes(layer: keras.Layer) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def attributes_replaced(layer: keras.Layer, new: dict[str, Any]) -> Iterator[None]:
-    """Gives attributes other values inside the block, unnoticed by Keras."""
+    """Replaces attributes inside the block, without Keras registering them."""
     old = {key: vars(layer)[key] for key in new}
     layer.__dict__.update(new)
     try:

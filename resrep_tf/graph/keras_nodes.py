@@ -1,8 +1,7 @@
-"""Reads how Keras stores a graph of calls.
+"""Reads the graph of calls that Keras has recorded.
 
-A graph is a `keras.Function`; its nodes are calls of operations on tensors. This
-module and `keras_calls`, which tracing needs, are the only ones that look into Keras's
-own records.
+A graph is a `keras.Function`; its nodes are calls of operations on tensors. This module
+and `keras_calls`, which tracing needs, are the only ones that use Keras's own records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import keras
 
-# Spatial extents that a model leaves open are counted at this size.
+# Sizes of images that a model leaves open count as this.
 DEFAULT_EXTENT = 224
 
 
@@ -47,7 +46,7 @@ class Node:
     entering: Sequence[keras.KerasTensor] = ()
 
     def number_of(self, output: keras.KerasTensor) -> int:
-        """Returns which of the call's outputs a tensor is."""
+        """Returns the number of the call's output that a tensor is."""
         return [id(tensor) for tensor in self.outputs].index(id(output))
 
 
@@ -62,7 +61,7 @@ def nodes(function: keras.Function) -> Iterator[Node]:
 def makers(function: keras.Function) -> dict[int, Node]:
     """Returns, by id of a tensor of a graph, the call that makes it.
 
-    Inputs are not there.
+    The graph's inputs are not included.
     """
     return {id(t): node for node in nodes(function) for t in node.outputs}
 
@@ -83,22 +82,22 @@ def as_node(node: Any) -> Node:
 
 
 def _entering(node: Any, function: keras.Function) -> list[keras.KerasTensor] | None:
-    """Returns what a call of a nested model hands to each of its inputs.
+    """Returns the tensors that a call passes to a nested model's inputs.
 
-    None if the call has further tensors, such as masks.
+    The result is None if the call has further tensors, such as masks.
     """
     if len(node.input_tensors) != len(function.inputs):
         return None
     args, kwargs = node.arguments.args, node.arguments.kwargs
     given = args[0] if args else kwargs["inputs"]
     if isinstance(given, dict) and not isinstance(function._inputs_struct, dict):
-        # Keras goes by the inputs' names then, whatever their order.
+        # Keras then finds inputs by their names, whatever their order.
         return [given[tensor.name] for tensor in function.inputs]
     return node.input_tensors
 
 
 def _arguments(node: Any) -> Callable[[Sequence[Any]], tuple[tuple, dict]]:
-    """Returns a function from values, one per input tensor, to the arguments."""
+    """Returns a function that turns values, one per input tensor, into arguments."""
     tensors = node.input_tensors
 
     def fill(values: Sequence[Any]) -> tuple[tuple, dict]:
@@ -117,13 +116,13 @@ def structures(function: keras.Function) -> tuple[Any, Any]:
 def copy_input(
     tensor: keras.KerasTensor, shape: tuple[int | None, ...]
 ) -> keras.KerasTensor:
-    """Makes a new input like the one that `tensor` is, of another shape."""
+    """Returns a new input like `tensor`, but of another shape."""
     layer = tensor._keras_history.operation
     config = layer.get_config()
     config["batch_shape"] = (tensor.shape[0], *shape[1:])
     new = type(layer).from_config(config).output
-    # Keras names the tensor of an unnamed input otherwise than its layer, and
-    # that name is the one an exported model shows.
+    # For an unnamed input, Keras gives the tensor another name than the layer.
+    # Exported models show the tensor's name.
     new.name = tensor.name
     return new
 
@@ -152,7 +151,7 @@ def check_model(model: Any) -> keras.Function:
 
 
 def input_shapes(function: keras.Function, input_shape: Sequence | None) -> list[tuple]:
-    """Returns the shapes of a graph's inputs, with a number for every open extent."""
+    """Returns the shapes of a graph's inputs, with a number for every open size."""
     shapes = [tuple(t.shape) for t in function.inputs]
     if input_shape is not None:
         given = [input_shape] if len(shapes) == 1 else list(input_shape)

@@ -1,4 +1,4 @@
-"""Follows a fact about channels through a graph, to a fixed point."""
+"""Computes facts about channels for a whole graph, until nothing changes."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Facts = dict[int, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """Hands a tensor into or out of a nested model."""
+    """Passes a tensor into or out of a nested model."""
 
     source: Tensor
     target: Tensor
@@ -29,11 +29,11 @@ def propagate(
 
     Args:
         steps: Calls and links in the order in which they run.
-        start: Returns the fact of a tensor that nothing in the graph makes.
-        transfer: Returns the facts of a call's outputs from those of its inputs.
-        join: Combines the facts that two links bring to one tensor: a nested model
-            that is called at several places knows only what holds at all of them.
-            It must move in one direction, which makes the loop end.
+        start: Returns the fact of a tensor that no call of the graph makes.
+        transfer: Returns the facts of a call's outputs, given those of its inputs.
+        join: Combines the facts that two links pass to one tensor. For a nested model
+            that is called at several places, a fact must be true at all of them.
+            Facts may only change in one direction, so that the loop ends.
     """
     facts: Facts = {}
     entered: dict[int, Facts] = {}
@@ -53,7 +53,7 @@ def propagate(
             links[id(step)] = get(step.source)
             joined = functools.reduce(join, links.values())
             before = facts.get(id(step.target))
-            # Another call of the nested model can take back what held so far.
+            # Another call of the nested model can make an earlier fact untrue.
             changed |= len(links) > 1 and not np.array_equal(
                 before, joined, equal_nan=True
             )

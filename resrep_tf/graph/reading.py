@@ -14,7 +14,7 @@ from resrep_tf.rules import Call, Channels, Relation, Tensor, pin_all, rule_for
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """The calls of a graph, with the channels that they pass on.
+    """The calls of a graph, and the channels of their tensors.
 
     Args:
         steps: Calls, and links to and from nested models, in the order they run.
@@ -23,7 +23,7 @@ class Reading:
         scopes: By id of an operation, the names of the nested models around it.
         num_channels: The number of different channels.
         pins: For channels that must stay, the reason.
-        alive: Keras's tensors, so that their ids stay theirs.
+        alive: Keras's tensors. They are kept so that their ids are not used again.
     """
 
     steps: list[Call | Link]
@@ -36,7 +36,7 @@ class Reading:
 
 
 def read_graph(function: keras.Function) -> Reading:
-    """Reads a graph and those nested in it."""
+    """Reads a graph and the graphs nested in it."""
     reader = _Reader()
     for tensor in function.inputs:
         reader.open(tensor)
@@ -47,7 +47,7 @@ def read_graph(function: keras.Function) -> Reading:
 
 
 class _Reader:
-    """Collects what a `Reading` is made of."""
+    """Reads a graph call by call, and collects the parts of a `Reading`."""
 
     def __init__(self):
         self._ids = Channels()
@@ -82,7 +82,7 @@ class _Reader:
         self._ids.pin(ids, "it is an output of the model", first=True)
 
     def read(self, function: keras.Function, scope: str = "") -> None:
-        """Reads the calls of a graph whose inputs have their channels."""
+        """Reads the calls of a graph whose inputs already have channels."""
         for node in nodes(function):
             if node.inner is not None:
                 self._read_nested(node, scope)
@@ -118,7 +118,7 @@ class _Reader:
         return dataclasses.replace(call, inputs=inputs, rule=rule, memo=relation.memo)
 
     def _read_nested(self, node: Node, scope: str) -> None:
-        """Reads a nested model: one set of layers, however often it is called."""
+        """Reads a nested model; its layers are read once, whatever its calls."""
         inner = node.inner
         first = id(inner) not in self._entered
         self._entered.add(id(inner))

@@ -1,12 +1,13 @@
-"""Finds the layers that must be told to keep a pruned channel at zero.
+"""Finds layers that need a compactor of their own to keep a pruned channel at zero.
 
-A BatchNorm that follows no kernel makes another constant of a channel that is zero, and
-so does a depthwise convolution with a BatchNorm or a bias: the identity branch of a
-RepVGG block, the BatchNorm before a convolution, the cheap half of a ghost module. A
-bias can stand for that constant only where no padding is. But the layer's weights can
-be multiplied by one factor for each channel: a compactor with these factors behind it
-can be merged as well, and where a factor is zero, so is the channel. Then it can be
-dropped exactly, also in front of padding.
+A BatchNorm that follows no kernel turns a channel of zeros into another constant. So
+does a depthwise convolution with a BatchNorm or a bias. Examples are the identity
+branch of a RepVGG block, the BatchNorm before a convolution, and the cheap half of a
+ghost module. That constant can be folded into a bias only where there is no padding.
+But the weights of these layers can be multiplied by one factor for each channel. So a
+compactor that has these factors can stand behind them and be merged into them. Where a
+factor is zero, so is the channel, and it can be dropped exactly, also in front of
+padding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,12 +30,12 @@ def find_scaled(
     wanted: np.ndarray,
     scalable: Sequence["Producer"],
 ) -> list["Producer"]:
-    """Returns the layers nearest to where pruned channels are refused.
+    """Returns the scalable layers that are nearest to the refused channels.
 
     Args:
         graph: The model's graph.
-        refusals: What kernels could not do without.
-        wanted: For each channel, whether it could be pruned but for that.
+        refusals: The channels that kernels must go on reading.
+        wanted: For each channel, whether it could be pruned without these refusals.
         scalable: The layers whose channels can be multiplied by factors.
     """
     candidates = {
@@ -66,7 +67,7 @@ def find_scaled(
 
 
 def _sources(step: Call | Link) -> tuple[Tensor, ...]:
-    """Returns the tensors from which a step takes channels on."""
+    """Returns the tensors whose channels a step passes on."""
     if isinstance(step, Link):
         return (step.source,)
     return () if step.rule.produces else step.inputs

@@ -1,4 +1,4 @@
-"""Channel spaces: channels that live and die together, and the layers making them."""
+"""Spaces of channels that can only be removed together, and the layers making them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Producer:
-    """A layer behind which a compactor can stand, with the BatchNorm that it feeds.
+    """A layer behind which a compactor can stand, with the BatchNorm behind it.
 
-    Its kernel makes channels; or it is scalable, and passes its input's channels on.
+    Its kernel makes channels, or it is scalable and passes its input's channels on.
 
     Args:
         layer: The convolution or dense layer, or the scalable one.
         calls: Its calls.
-        batchnorm: The BatchNorm that every call feeds, and nothing else does.
+        batchnorm: The BatchNorm that reads the output of every call, and nothing else.
         tail: The calls after which a compactor stands: those of the BatchNorm if
             there is one, the layer's own otherwise.
     """
@@ -47,7 +47,7 @@ class Producer:
 
     @property
     def groups(self) -> int:
-        """How many groups of channels the layer makes apart from one another."""
+        """The number of groups of channels that the layer makes separately."""
         return self.calls[0].rule.groups(self.layer)
 
     def removed(self) -> np.ndarray:
@@ -64,21 +64,21 @@ class Producer:
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Channels that are pruned together with the layers that make them.
+    """Channels that can only be pruned together, and the layers that make them.
 
-    A channel lives and dies wherever it occurs: in all layers that make it, and at
-    several positions of one layer if it stands there more than once.
+    A channel is removed wherever it occurs: in all layers that make it, and at several
+    positions of one layer if it occurs there more than once.
 
     Args:
         index: Its number in graph order.
         channels: The ids of its channels, each once.
         producers: The layers at which a compactor must stand.
-        scaled: Layers that pass the channels on, behind which a compactor with one
-            factor for each channel must stand too, so that a zero stays zero.
-        followers: Layers that make the same channels but need no compactor, since
-            a zero in the other factor of a product makes theirs irrelevant.
-        gated: True if its layers are the factors of products and never summed up,
-            as around a squeeze-excite gate.
+        scaled: Layers that pass the channels on and also need a compactor behind them,
+            with one factor for each channel, so that a zero stays zero.
+        followers: Layers that make the same channels but need no compactor: their
+            outputs are multiplied by channels that are zero.
+        gated: True if its layers are the factors of products and are never added, as
+            around a squeeze-excite gate.
         reason: Why it cannot be pruned, in words; None if it can.
     """
 
@@ -98,7 +98,7 @@ class Space:
     def layouts(self) -> tuple[tuple[Producer, ...], ...]:
         """The producers in parts, each of which can share one compactor.
 
-        They make the same channels in the same order, in as many groups.
+        The producers of a part make the same channels, in the same order and groups.
         """
         return _alike(self.producers)
 
@@ -108,7 +108,7 @@ class Space:
         return _alike(self.scaled)
 
     def index_of(self, channels: np.ndarray) -> np.ndarray:
-        """Returns where in `self.channels` each of these channels stands."""
+        """Returns the position of each of these channels in `self.channels`."""
         order = np.argsort(self.channels)
         return order[np.searchsorted(self.channels, channels, sorter=order)]
 
@@ -118,7 +118,7 @@ class Space:
 
     @property
     def internal(self) -> bool:
-        """True if one layer makes it, gates aside: it is no residual stream."""
+        """True if one layer makes it, apart from gates: it is no residual stream."""
         return len(self.producers) == 1 or self.gated
 
 
@@ -188,7 +188,7 @@ def _grouped(graph: "ChannelGraph") -> tuple[list[tuple[Producer, ...]], dict]:
     """Groups producers that share a channel, with the scaled layers that they need.
 
     Returns:
-        The groups, and by number the reasons of those that cannot be pruned.
+        The groups, and for each group that cannot be pruned, by number, the reason.
     """
     groups, reasons, refusals = _judged(graph, graph.producers)
     wanted = np.zeros(graph.num_channels, bool)
@@ -242,7 +242,7 @@ def _tied(producers: Sequence[Producer]) -> list[tuple[Producer, ...]]:
 
 
 def _ids(group: Sequence[Producer]) -> np.ndarray:
-    """Returns the channels that some producers make, each once, as they are met."""
+    """Returns the channels that some producers make, each once, in their order."""
     ids = np.concatenate([producer.channels for producer in group])
     _, first = np.unique(ids, return_index=True)
     return ids[np.sort(first)]
@@ -261,7 +261,7 @@ def _joined(graph: "ChannelGraph", zero_absorbs: bool) -> set[int]:
 
 
 def _static_reason(graph: "ChannelGraph", group: Sequence[Producer]) -> str | None:
-    """Returns why a group cannot be pruned, as far as its channels tell."""
+    """Returns why a group cannot be pruned, as far as its channels show, or None."""
     for producer in group:
         for channel in producer.channels.tolist():
             if channel in graph.pins:
@@ -281,7 +281,7 @@ Groups = Mapping[int, tuple[Producer, ...]]
 
 
 def _refused(graph: "ChannelGraph", groups: Groups) -> list[Refusal]:
-    """Returns what kernels could not do without if these producers were pruned."""
+    """Returns the channels that kernels must go on reading if producers are pruned."""
     if not groups:
         return []
     at_calls = {
@@ -302,9 +302,9 @@ def _owners(graph: "ChannelGraph", groups: Groups) -> np.ndarray:
 
 
 def _leading(graph: "ChannelGraph", groups: Groups) -> dict[int, tuple[Producer, ...]]:
-    """Returns for factors of products the producers that must be zero themselves.
+    """Returns, for each group of factors, the producers that must be zero themselves.
 
-    The others follow: whatever they compute, the product is zero. A later factor is
+    The others may follow: whatever they compute, the product is zero. A later factor is
     usually the gate, so the last producers are tried first, in all groups at once.
     """
     leading = dict(groups)

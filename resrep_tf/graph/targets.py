@@ -16,7 +16,7 @@ Targets = str | Sequence[str] | re.Pattern | Callable[[keras.Layer], bool] | Non
 
 
 def choose_spaces(graph: ChannelGraph, targets: Targets) -> list[Space]:
-    """Returns the spaces that `targets` means, or raises if they cannot be pruned."""
+    """Returns the spaces that `targets` means; raises if one cannot be pruned."""
     prunable = [space for space in graph.spaces if space.prunable]
     if targets is None:
         chosen = [space for space in prunable if space.internal]
@@ -85,7 +85,7 @@ def _why_nothing(graph: ChannelGraph, targets: Targets) -> str:
 
 
 def check_not_wrapped(graph: ChannelGraph) -> None:
-    """Raises if a model has compactors: operations that are merged as a matrix."""
+    """Raises if a model has compactors: operations whose role is that of a matrix."""
     if any(call.rule.role == MATRIX for call in graph.calls.values()):
         raise ValueError(
             f"The model `{graph.model.name}` already has compactors: it has been "

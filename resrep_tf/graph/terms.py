@@ -1,8 +1,8 @@
 """The cost of operations, as products of widths.
 
 One FLOP is one multiply-add (MAC) throughout the library. The MACs of an operation
-are a constant times the widths of the channel axes it works on, so a network is a
-list of `Term`s and everything here is integer arithmetic over channel ids.
+are a constant times the widths of the channel axes that it works on. So a network is a
+list of `Term`s, and everything here is integer arithmetic over channel ids.
 """
 
 import math
@@ -19,8 +19,8 @@ class Term:
     """MACs of one operation: its coefficient times the widths of its factors.
 
     A convolution is `Term(name, kernel_area * output_pixels, (inputs, outputs))`, a
-    depthwise convolution has one factor, an operation no channel of which can be
-    removed has none.
+    depthwise convolution has one factor, and an operation has none if none of its
+    channels can be removed.
 
     Args:
         name: Name of the layer. Terms of one layer may share it.
@@ -47,7 +47,7 @@ class Term:
             )
 
     def macs(self, keep: np.ndarray | None = None) -> int:
-        """Multiply-adds of this operation; `keep` is as in `count`."""
+        """Returns the multiply-adds of this operation; `keep` is as in `count`."""
         if keep is None:
             widths = (ids.size for ids in self.factors)
         else:

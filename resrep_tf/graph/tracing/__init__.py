@@ -1,4 +1,4 @@
-"""Draws models that nobody has drawn: `trace`."""
+"""`trace()`: turns models without a graph into Functional models."""
 
 from resrep_tf.graph.keras_calls import has_graph
 from resrep_tf.graph.tracing.report import Opaque, TraceReport, check_copyable

@@ -1,4 +1,4 @@
-"""Draws what the `call` of one layer does: the calls that it makes, as a graph."""
+"""Traces the `call` of one layer: records the calls that it makes, as a graph."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from resrep_tf.graph.keras_calls import (
 from resrep_tf.graph.keras_nodes import Node
 from resrep_tf.graph.tracing.open_extents import settle
 
-# Keras's layers that hand on their input in inference.
+# Keras's layers that return their input in inference.
 _IDENTITY_IN_INFERENCE = (
     keras.layers.Dropout,
     keras.layers.SpatialDropout1D,
@@ -34,7 +34,7 @@ _IDENTITY_IN_INFERENCE = (
 
 
 class Undrawable(Exception):
-    """A `call` cannot be drawn; the text says why."""
+    """Raised if a `call` cannot be traced; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Drawing:
     """The calls that a `call` made.
 
     Args:
-        inputs: What the `call` was given, by the id of the tensor that stood for it:
-            a tensor of the graph outside, or an `OwnWeight`.
+        inputs: The inputs of the `call`, by the id of the symbolic tensor that stood
+            for each: a tensor of the graph outside, or an `OwnWeight`.
         outputs: The tensors that it returned, in their structure.
         nodes: The calls, in a runnable order.
-        tensors: The tensors of `inputs`, so that their ids stay theirs.
+        tensors: The symbolic tensors of `inputs`, kept so that ids are not used again.
         told: The keys of the calls whose `training` is that of the `call` itself.
     """
 
@@ -73,10 +73,10 @@ class Drawing:
 
 
 def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Drawing:
-    """Returns what a layer's `call` does with these arguments.
+    """Returns the calls that a layer's `call` makes with these arguments.
 
-    It is drawn in both modes, which must make the same calls but for what Keras's own
-    layers do by themselves.
+    It is traced in both modes, training and inference. They must make the same calls,
+    except where Keras's own layers differ by themselves.
 
     Args:
         layer: The layer.
@@ -85,7 +85,8 @@ def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Draw
         known: The ids of all layers that the model has.
 
     Raises:
-        Undrawable: If that is not a graph, or would not be an equal one.
+        Undrawable: If the calls are no graph, or the graph would compute something
+            else.
     """
     _check(layer)
     training = _draw(layer, args, kwargs, training=True)
@@ -151,10 +152,10 @@ def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Draw
 
 
 def _run(layer: keras.Layer, args: tuple, kwargs: dict) -> Any:
-    """Returns what `call` returns, or an `Undrawable`."""
+    """Returns the result of `call`, or an `Undrawable` with the reason."""
     try:
         return layer.call(*args, **kwargs)
-    # A user's code may raise anything.
+    # A user's code may raise any exception.
     except Exception as error:
         reason = Undrawable(_in_words(error))
         reason.__cause__ = error
@@ -164,9 +165,9 @@ def _run(layer: keras.Layer, args: tuple, kwargs: dict) -> Any:
 def _weights_as_tensors(
     layer: keras.Layer, stand_in: Callable[..., keras.KerasTensor]
 ) -> dict[str, Any]:
-    """Returns the attributes that hold variables, with symbolic tensors for them.
+    """Returns the attributes that hold variables, with symbolic tensors in their place.
 
-    What `call` computes from them, alone or with its input, is drawn then too.
+    So the calls on these variables are recorded too.
     """
     known: dict[int, keras.KerasTensor] = {}
     others = {id(v) for inner in all_layers(layer)[1:] for v in inner.variables}
@@ -203,7 +204,7 @@ def _unless_equal(old: Any, new: Any) -> Any:
 
 
 def _check_constants(nodes: list[Node], read: list[keras.Variable]) -> None:
-    """Raises if a number that is computed anew in every call became a constant."""
+    """Raises if the graph would have a constant that every call computes again."""
     for node in nodes:
         for value in keras.tree.flatten(node.arguments(node.inputs)):
             if isinstance(value, keras.Variable):
@@ -218,7 +219,7 @@ def _check_constants(nodes: list[Node], read: list[keras.Variable]) -> None:
                 raise Undrawable("it draws random numbers in its `call`")
             if read:
                 names = ", ".join(sorted({f"`{v.path}`" for v in read}))
-                raise Undrawable(f"it computes with {names} apart from its input")
+                raise Undrawable(f"it computes with {names} beside its input")
 
 
 def _is_concrete(value: Any) -> bool:
@@ -232,14 +233,14 @@ def _in_words(error: Exception) -> str:
     text = str(error)
     if "cannot be used as input to a TensorFlow function" in text:
         return (
-            "its `call` uses functions of TensorFlow, which cannot be followed; "
+            "its `call` uses functions of TensorFlow, which cannot be traced; "
             "those of `keras.ops` can"
         )
     if "KerasTensor" in text and ("bool" in text or "iterat" in text.lower()):
         return "what its `call` does depends on the values of its data"
     if "NoneType" in text:
         return (
-            "its `call` computes with an extent that is open, such as the number of "
+            "its `call` computes with a size that is open, such as the number of "
             "examples"
         )
     if "`add_loss()`" in text:
@@ -252,7 +253,7 @@ def _in_words(error: Exception) -> str:
 
 
 def _unite(training: Drawing, inference: Drawing) -> Drawing:
-    """Returns the one graph that does in each mode what that mode's drawing does."""
+    """Returns one graph that does the same as each mode's graph in that mode."""
     known = {id(node.op) for node in inference.nodes}
     extra = {
         node.key
@@ -293,7 +294,7 @@ class _Number:
 
 
 def _same_call(one: Node, two: Node, numbers: dict[int, Any], told: set[int]) -> bool:
-    """Returns True if two calls do the same, each told its mode or not."""
+    """Returns True if two calls do the same, with or without an explicit mode."""
     if not _same_operation(one.op, two.op):
         return False
     calls = []
@@ -318,7 +319,7 @@ def _same_call(one: Node, two: Node, numbers: dict[int, Any], told: set[int]) ->
 def _same_operation(one: Any, two: Any) -> bool:
     if one is two:
         return True
-    # Operations, and layers made inside `call`, are new in every call.
+    # Operations, and layers made inside `call`, are new objects in every call.
     if type(one) is not type(two):
         return False
     if isinstance(one, keras.Layer) and (one.weights or two.weights):

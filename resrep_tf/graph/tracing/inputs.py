@@ -1,4 +1,4 @@
-"""The inputs of a traced model."""
+"""Makes the inputs of a traced model."""
 
 import inspect
 from typing import Any
@@ -10,7 +10,7 @@ from resrep_tf.graph.keras_nodes import as_function, copy_input, structures
 
 
 def make_inputs(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, Any]]:
-    """Returns inputs for a model that is not Functional, as its `call` takes them.
+    """Returns inputs for the `call` of a model that is not Functional.
 
     Returns:
         The positional and the keyword arguments; their leaves are inputs of Keras.
@@ -45,7 +45,7 @@ def make_inputs(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, A
 
 
 def _required(model: keras.Model) -> list[str]:
-    """Returns the arguments without which `call` cannot be called."""
+    """Returns the names of the required arguments of `call`."""
     return [
         parameter.name
         for parameter in inspect.signature(model.call).parameters.values()
@@ -70,7 +70,7 @@ def _recorded(model: keras.Model, required: list[str]) -> dict[str, Any]:
     if config is None or None in config.values():
         raise ValueError(
             f"The input of `{model.name}` ({type(model).__name__}) is not known. Call "
-            "the model once on data, or say what the shape of one example is: "
+            "the model once on data, or give the shape of one example: "
             "`input_shape=(32, 32, 3)`, with a list or a dict of shapes for several "
             "inputs. Received: input_shape=None"
         )

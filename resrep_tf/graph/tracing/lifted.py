@@ -1,7 +1,8 @@
-"""Layers for what a `call` does with variables of its own.
+"""Layers that hold the variables which a `call` uses directly.
 
-Keras records a variable that meets a tensor as a constant, which would neither be
-trained nor saved. In a traced graph it is a weight of one of these layers.
+When a `call` combines a variable with a tensor, Keras records the variable as a
+constant, which would neither be trained nor saved. In a traced graph it is a weight of
+one of these layers.
 """
 
 import operator
@@ -23,7 +24,7 @@ FUNCTIONS = {
 
 
 class Owner(keras.layers.Layer):
-    """Owns one weight, new or taken from somewhere else.
+    """Owns one weight, either new or taken from another layer.
 
     Args:
         shape: The weight's shape.
@@ -48,7 +49,7 @@ class Owner(keras.layers.Layer):
 
     @classmethod
     def of(cls, variable: keras.Variable, **kwargs: Any) -> "Owner":
-        """Returns a layer whose weight is a variable that exists already."""
+        """Returns a layer whose weight is an existing variable."""
         layer = cls(
             tuple(variable.shape),
             regularizer=variable.regularizer,
@@ -82,10 +83,10 @@ class Owner(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("resrep_tf")
 class Weight(Owner):
-    """Returns its weight, whatever it is called on."""
+    """A layer that returns its weight, whatever its input."""
 
     def call(self, inputs):
-        # The variable itself would be cast by whoever reads it, not by this layer.
+        # Returning the variable itself would leave its cast to the layers that read it.
         return keras.ops.reshape(self.weight, self.shape)
 
     def compute_output_spec(self, inputs):
@@ -96,11 +97,12 @@ class Weight(Owner):
 
 @keras.saving.register_keras_serializable("resrep_tf")
 class ApplyWeight(Owner):
-    """Multiplies, adds, subtracts or divides by a weight, one value a channel or one.
+    """Multiplies, adds, subtracts or divides by a weight: one value, or one a channel.
 
     Args:
-        function: The name of a function in Python's `operator`. Most people write
-            `x + self.bias`; `keras.ops.add` sums up a bias's gradient in another order.
+        function: The name of a function in Python's `operator`. Most models have
+            `x + self.bias`; `keras.ops.add` would sum the bias's gradient in another
+            order.
         first: Whether the weight is the function's first argument.
     """
 
@@ -132,7 +134,7 @@ class ApplyWeight(Owner):
 def applies(
     function: str, first: bool, variable: keras.Variable, tensor: keras.KerasTensor
 ) -> bool:
-    """Returns True if `ApplyWeight` can stand for a function of these two.
+    """Returns True if `ApplyWeight` can replace a function of a tensor and a weight.
 
     The weight must be one value, or one for each channel along the last axis.
     """
@@ -149,7 +151,7 @@ def applies(
 
 @register(Weight)
 class WeightRule(Rule):
-    """Weights that a model computes with by itself keep all their channels."""
+    """Weights that a `call` uses directly keep all their channels."""
 
     def opaque_reason(self, call):
         return f"the model itself computes with the weight {call.describe()}"
@@ -157,7 +159,7 @@ class WeightRule(Rule):
 
 @register(ApplyWeight)
 class ApplyWeightRule(Channelwise):
-    """One trained value for each channel, or one for all."""
+    """The rule of one trained value for each channel, or one for all."""
 
     def relate(self, call, channels):
         (tensor,) = call.inputs
@@ -190,10 +192,10 @@ class ApplyWeightRule(Channelwise):
 
 @keras.saving.register_keras_serializable("resrep_tf")
 class FixedMode(keras.layers.Wrapper):
-    """Calls a layer as in training, or as in inference, whatever the model does.
+    """Calls a layer as in training, or as in inference, whatever the model's mode.
 
-    A graph of Keras cannot say this of a call: in `fit` it tells every layer that it
-    is in training, also where `training=False` was recorded.
+    Keras's graphs cannot do this: in `fit`, they run every layer in training mode, even
+    if `training=False` was recorded.
 
     Args:
         layer: The layer.
@@ -219,7 +221,7 @@ class FixedMode(keras.layers.Wrapper):
 
 @register(FixedMode)
 class FixedModeRule(Rule):
-    """A layer with a fixed mode stays closed: no rule knows what it then does."""
+    """A layer with a fixed mode is opaque: no rule knows what it computes then."""
 
     def opaque_reason(self, call):
         mode = "training" if call.op.fixed_training else "inference"

@@ -1,7 +1,7 @@
-"""Calls that name the number of examples, which is open while a graph is drawn.
+"""Handles calls that use the number of examples, which is open during tracing.
 
-`keras.ops.shape(x)[0]` is None there. A reshape finds the number by itself; whatever
-else would be told None when the graph runs cannot be drawn.
+`keras.ops.shape(x)[0]` is None then. A reshape can find the number by itself. Any other
+operation would get None when the graph runs, so it cannot be traced.
 """
 
 import math
@@ -11,19 +11,19 @@ import keras
 
 from resrep_tf.graph.keras_nodes import Node
 
-# The attributes in which operations of Keras keep extents.
+# The attributes in which operations of Keras keep sizes.
 _EXTENTS = ("newshape", "shape", "repeats")
 
 
 def settle(nodes: Sequence[Node]) -> str:
-    """Lets reshapes find open extents by themselves.
+    """Makes reshapes find open sizes by themselves.
 
     Args:
-        nodes: The calls that one `call` has made. Their operations are changed where
-            they are new, as those of `keras.ops` are.
+        nodes: The calls that one `call` has made. Their operations are changed if they
+            are new objects, as those of `keras.ops` are.
 
     Returns:
-        Why that is not possible; empty if it is.
+        The reason why that is not possible; empty if it is possible.
     """
     alike = not any(_mixes_examples(node) for node in nodes)
     for node in nodes:
@@ -36,15 +36,16 @@ def settle(nodes: Sequence[Node]) -> str:
                 continue
             if name != "newshape" or not _settled(node, list(extents), alike):
                 kind = type(op).__name__
-                return f"it tells `{kind}` the number of examples, which is open"
+                return f"it gives `{kind}` the number of examples, which is open"
     return ""
 
 
 def _settled(node: Node, extents: list, alike: bool) -> bool:
-    """Sets the new shape of a reshape; returns False if it is not clear."""
+    """Sets the new shape of a reshape; returns False if that is ambiguous."""
     source = node.inputs[0].shape
     if -1 in extents:
-        # Which None is meant is clear only if all tensors have the same examples.
+        # It is clear which size is open only if the first axis of all tensors is the
+        # number of examples.
         known = [n for n in extents[1:] if n != -1]
         if not alike or extents[0] is not None or None in (*source[1:], *known):
             return False
@@ -57,9 +58,9 @@ def _settled(node: Node, extents: list, alike: bool) -> bool:
 
 
 def _mixes_examples(node: Node) -> bool:
-    """Returns True for a call behind which the first axis may be another one."""
+    """Returns True for a call whose output may have another first axis."""
     if isinstance(node.op, keras.Layer):
-        return False  # Layers leave the first axis alone.
+        return False  # Layers keep the first axis.
     kind = type(node.op).__name__
     if kind in ("Transpose", "Moveaxis", "Swapaxes"):
         (output,) = node.outputs

@@ -1,4 +1,4 @@
-"""Names for the parts of a model: the attributes that lead to them."""
+"""Names the parts of a model after the attributes that lead to them."""
 
 import re
 from collections import deque
@@ -14,9 +14,9 @@ from resrep_tf.graph.keras_nodes import as_function
 def attribute_paths(model: keras.Model) -> dict[int, str]:
     """Returns the dotted path of every layer inside a model, by the layer's id.
 
-    The layers of a Functional model go by their names, those of a Sequential model by
-    their numbers, all others by the attributes that hold them. Of several paths the
-    shortest counts, and of those the first.
+    A path has the names of a Functional model's layers, the numbers of a Sequential
+    model's, and otherwise the attributes that hold the layers. If there are several
+    paths, it is the first one of the shortest.
     """
     paths = {id(model): ""}
     waiting = deque([model])
@@ -53,13 +53,13 @@ def _layers_in(value: Any, path: str) -> Iterator[tuple[str, keras.Layer]]:
 
 
 class Names:
-    """Makes names that are unique in one graph and depend on nothing else."""
+    """Makes unique names for the operations of one graph."""
 
     def __init__(self):
         self._taken: set[str] = set()
 
     def unique(self, path: str) -> str:
-        """Returns a name for a dotted path, with a number behind it if it is taken."""
+        """Returns a name for a dotted path, with a number at its end if it is taken."""
         name = base = re.sub(r"[^A-Za-z0-9-]+", "_", path).strip("_") or "layer"
         number = 0
         while name in self._taken:
@@ -69,7 +69,7 @@ class Names:
         return name
 
     def reserve(self, name: str) -> str:
-        """Takes a name as it is if nobody has it, else makes it unique."""
+        """Returns the name itself if it is free, and a unique one otherwise."""
         if name in self._taken:
             return self.unique(name)
         self._taken.add(name)
@@ -77,11 +77,11 @@ class Names:
 
 
 def inside(path: str, part: str) -> str:
-    """Returns the path of a part of what stands at `path`."""
+    """Returns the path of a part of the layer at `path`."""
     return f"{path}.{part}" if path else part
 
 
 def snake_case(name: str) -> str:
-    """Returns the name of a class in small letters, as Keras names its layers."""
+    """Returns the name of a class in lower case, as Keras names its layers."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()

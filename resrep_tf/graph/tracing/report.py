@@ -1,4 +1,4 @@
-"""What tracing found: the layers that stay closed, and what is not in a graph."""
+"""The report of tracing: opaque layers, and what a graph does not contain."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ from resrep_tf.graph.keras_calls import (
 from resrep_tf.graph.keras_nodes import as_function
 from resrep_tf.rules import rule_for
 
-# What a subclassed model may do that no graph of its layers shows.
+# Methods of a subclassed model that no graph of its layers contains.
 _OF_THE_CLASS = ("train_step", "test_step", "predict_step", "compute_loss")
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A layer that could not be drawn and stands in the traced model as it is.
+    """A layer that could not be traced and is in the traced model unchanged.
 
     Attributes:
         path: The attributes that lead to it in the user's model.
         name: Its name in the traced model.
         kind: Its class.
-        reason: Why it could not be drawn.
+        reason: Why it could not be traced.
     """
 
     path: str
@@ -41,19 +41,19 @@ class Opaque:
 
 @dataclass(frozen=True)
 class TraceReport:
-    """What became of a model that was traced; `print` it.
+    """The report of `resrep_tf.trace`; `print` it.
 
     Attributes:
-        opaque: The layers that could not be drawn.
+        opaque: The layers that could not be traced.
         overridden: The methods of the user's class, such as `train_step`, that the
             traced model does not have.
         unused: The weights that `call` does not use, and which the traced model
             therefore does not have.
-        told: Whether `fit` tells the model that it is in training. Keras does not if
-            the model's `call` has no argument `training`: BatchNorms then keep their
+        told: Whether `fit` runs the model in training mode. Keras does not if the
+            model's `call` has no argument `training`: BatchNorms then keep their
             statistics and dropouts do nothing, in the traced model too.
-        paths: For names in the traced model, the attributes that lead there in the
-            user's.
+        paths: For each name in the traced model, the attributes that lead to the layer
+            in the user's model.
     """
 
     opaque: tuple[Opaque, ...] = ()
@@ -63,7 +63,7 @@ class TraceReport:
     paths: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self):
-        lines = [f"Not drawn: {layer}." for layer in self.opaque]
+        lines = [f"Not traced: {layer}." for layer in self.opaque]
         lines += [
             f"The model's own `{name}` is not part of the traced model."
             for name in self.overridden
@@ -76,7 +76,7 @@ class TraceReport:
                 "it as if in inference: BatchNorms keep their statistics, and dropouts "
                 "do nothing."
             )
-        return "\n".join(lines or ["Everything was drawn."])
+        return "\n".join(lines or ["Everything was traced."])
 
 
 def make_report(
@@ -85,11 +85,11 @@ def make_report(
     opaque: list[Opaque],
     paths: Mapping[str, str],
 ) -> TraceReport:
-    """Returns what tracing `model` found."""
+    """Returns the report of tracing `model`."""
     names = {layer.name for layer in traced.layers}
     kept = {id(variable) for variable in traced.weights}
     return TraceReport(
-        # A layer that a closed layer contains is no longer there by itself.
+        # A layer inside of an opaque one is not in the traced model by itself.
         opaque=tuple(layer for layer in opaque if layer.name in names),
         overridden=tuple(n for n in _OF_THE_CLASS if not is_stock_method(model, n)),
         unused=tuple(v.path for v in model.weights if id(v) not in kept),
@@ -101,16 +101,16 @@ def make_report(
 def check_copyable(model: keras.Model) -> None:
     """Raises one error that names all custom layers without a usable config.
 
-    Copying a model, as pruning does, makes every layer anew from its config.
+    Pruning copies models, and creates every layer again from its config.
     """
     wrong = []
     for layer in _custom_layers(model):
         if not rule_for(layer).opaque:
-            continue  # Its rule says how it is copied.
+            continue  # Its rule copies it.
         try:
             type(layer).from_config(layer.get_config())
             lost = lost_arguments(layer)
-        # A user's code may raise anything.
+        # A user's code may raise any exception.
         except Exception as error:
             reason = str(error).strip().splitlines() or [""]
             wrong.append(

@@ -1,4 +1,4 @@
-"""Turns any model into an equal Functional one by drawing what its layers do."""
+"""Turns any model into an equal Functional one by tracing what its layers do."""
 
 import weakref
 from typing import Any
@@ -23,19 +23,20 @@ def trace(
 ) -> keras.Model | tuple[keras.Model, TraceReport]:
     """Returns an equal Functional model of Keras's own layers and operations.
 
-    What the `call` of a subclassed model or of a custom layer does is drawn as a
-    graph. The result shares all weights with the given model, which is not changed:
-    training one trains the other. Its layers are named after the attributes that lead
-    to them: `stage1_blocks_0_conv1` for `model.stage1.blocks[0].conv1`. A Functional or
-    Sequential model that needs no drawing is returned as it is.
+    The calls that a subclassed model or a custom layer makes are recorded as a graph.
+    The result shares all weights with the given model, which is not changed: training
+    one trains the other. Its layers are named after the attributes that lead to them:
+    `stage1_blocks_0_conv1` for `model.stage1.blocks[0].conv1`. A Functional or
+    Sequential model that needs no tracing is returned as it is.
 
-    What cannot be drawn stays one layer; the report names it with the reason.
+       A layer that cannot be traced is opaque: it stays one layer, and the report names
+       it with the reason.
 
     Args:
-        model: Any model. One that has not been called yet needs `input_shape`, and is
+        model: Any model. If it has not been called yet, it needs `input_shape` and is
             built.
         input_shape: The shape of one example; a list or a dict of shapes for several
-            inputs. By default that with which the model was built.
+            inputs. By default the shape with which the model was built.
         return_report: Whether to return a `TraceReport` too.
 
     Example:
@@ -77,7 +78,7 @@ def _trace(
     while True:
         tracer = Tracer(model, separate, closed)
         result = tracer.trace(built)
-        # A weight in two layers would be two weights once it is saved.
+        # A weight in two layers would become two weights when the model is saved.
         more, closed_too = tracer.clashes()
         if not more and not closed_too:
             return tracer, result
@@ -85,14 +86,14 @@ def _trace(
         closed |= closed_too
 
 
-# Models that `trace` returned, with its reports. What stayed opaque in them would only
-# fail again.
+# Models that `trace` returned, with its reports. They are not traced again, as what is
+# opaque in them would only fail again.
 _TRACED: "weakref.WeakKeyDictionary[keras.Model, TraceReport]"
 _TRACED = weakref.WeakKeyDictionary()
 
 
 def needs_tracing(model: keras.Model) -> bool:
-    """Returns False for a model whose graph is there, with nothing left to draw."""
+    """Returns False for a model with a graph in which nothing is left to trace."""
     if type(model).__module__.startswith("resrep_tf."):
         return False  # Made from a model that was traced.
     if not has_graph(model):
@@ -106,12 +107,12 @@ def needs_tracing(model: keras.Model) -> bool:
 
 
 def _build(model: keras.Model, input_shape: Any) -> tuple[list, dict[str, Any]]:
-    """Returns the arguments of `call`, on which the model has been called once."""
+    """Calls the model once on symbolic inputs, and returns these arguments."""
     args, kwargs = make_inputs(model, input_shape)
     if not model.built:
         try:
             model(*args, **kwargs)
-        # A user's code may raise anything.
+        # A user's code may raise any exception.
         except Exception as error:
             raise ValueError(
                 f"`{model.name}` cannot be called on inputs of this shape: "

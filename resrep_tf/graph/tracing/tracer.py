@@ -37,13 +37,12 @@ from resrep_tf.graph.tracing.report import Opaque
 
 @dataclass(frozen=True)
 class _Place:
-    """Where in the user's model a call stands.
+    """The place of a call in the user's model.
 
     Args:
         path: The dotted path of the layer or model around it.
         trainable: Whether everything around it is trainable.
-        recorded: Whether the call was recorded by the user in a Functional model, and
-            not drawn.
+        recorded: Whether the call comes from a Functional model, and not from tracing.
     """
 
     path: str = ""
@@ -57,7 +56,7 @@ class Tracer:
     Args:
         model: The user's model.
         separate: The ids of variables that need a layer of their own.
-        closed: Why layers must not be drawn, by their ids.
+        closed: For layers that must not be traced, by their ids, the reason.
     """
 
     def __init__(self, model: keras.Model, separate: set[int], closed: dict[int, str]):
@@ -89,11 +88,11 @@ class Tracer:
         return result
 
     def clashes(self) -> tuple[set[int], dict[int, str]]:
-        """Returns what would put one weight into two layers.
+        """Returns the variables and layers that would put one weight into two layers.
 
         Returns:
             The ids of variables that were lifted in more than one way, and the layers
-            that could be drawn at one call and not at another, with the reason.
+            that could be traced at one call and not at another, with the reason.
         """
         variables = {key for key, names in self._owners.items() if len(names) > 1}
         layers = {
@@ -136,9 +135,9 @@ class Tracer:
         except Undrawable as error:
             kind = type(self.model).__name__
             raise ValueError(
-                f"`{kind}.call` cannot be drawn as a graph: {error}. If this concerns "
-                "a part of it only, move that part into a layer of its own: what is "
-                f"around that layer can then be drawn. Received: model={self.model!r}"
+                f"`{kind}.call` cannot be traced: {error}. If only a part of it is "
+                "concerned, move that part into a layer of its own: everything "
+                f"around that layer can then be traced. Received: model={self.model!r}"
             ) from error
         return structure, outputs
 
@@ -147,7 +146,7 @@ class Tracer:
     def _inline_graph(
         self, function: keras.Function, inputs: list, place: _Place
     ) -> Any:
-        """Makes the calls of a Functional model; returns its outputs."""
+        """Repeats the calls of a Functional model; returns its outputs."""
         table = {id(t): v for t, v in zip(function.inputs, inputs, strict=True)}
         place = dataclasses.replace(place, recorded=True)
         self._run_nodes(nodes(function), table, place)
@@ -158,7 +157,7 @@ class Tracer:
     def _inline_call(
         self, layer: keras.Layer, args: tuple, kwargs: dict, place: _Place
     ) -> Any:
-        """Makes the calls that a layer's `call` makes; returns its outputs."""
+        """Repeats the calls that a layer's `call` makes; returns its outputs."""
         place = dataclasses.replace(place, recorded=False)
         args, kwargs = keras.tree.map_structure(
             lambda value: self._cast(self._value(value), layer, place), (args, kwargs)
@@ -224,11 +223,11 @@ class Tracer:
     def _enter(
         self, model: keras.Model, args: tuple, kwargs: dict, place: _Place
     ) -> list[keras.KerasTensor]:
-        """Returns what a call of a nested model hands to each of its inputs."""
+        """Returns the tensors that a call passes to a nested model's inputs."""
         function = as_function(model)
         given, *more = filter(_is_something, (*args, *kwargs.values()))
         if isinstance(given, dict) and not isinstance(structures(function)[0], dict):
-            # Keras goes by the inputs' names then, whatever their order.
+            # Keras then finds inputs by their names, whatever their order.
             given = [given[tensor.name] for tensor in function.inputs]
         given = [self._value(value) for value in keras.tree.flatten(given)]
         shapes = [len(tensor.shape) for tensor in function.inputs]
@@ -242,7 +241,7 @@ class Tracer:
     def _leaf(
         self, op: Any, args: tuple, kwargs: dict, place: _Place, reason: str = ""
     ) -> Any:
-        """Calls an operation as it is."""
+        """Calls an operation unchanged, or a twin of it."""
         self._check_told_alike(op, None)
         new = self._twins.get(id(op))
         if new is None:
@@ -257,7 +256,7 @@ class Tracer:
         return self._run(new, *args, **kwargs)
 
     def _fixed(self, op: Any, args: tuple, kwargs: dict, place: _Place) -> Any:
-        """Calls a layer that is always told the same mode."""
+        """Calls a layer that always runs in the same mode."""
         mode = kwargs["training"]
         if len(args) != 1 or len(kwargs) > 1:
             raise Undrawable(f"it calls a layer with `training={mode}` and more")
@@ -287,12 +286,12 @@ class Tracer:
 
     def _keep(self, key: Any, new: Any, op: Any) -> None:
         self._twins[key] = new
-        self._originals.append(op)  # Keeps its id its own.
+        self._originals.append(op)  # Kept alive so that its id is not used again.
 
     # === Weights and numbers ===
 
     def _value(self, value: Any) -> Any:
-        """Returns what a graph can hold for an argument of a call."""
+        """Returns an argument of a call in a form that a graph can hold."""
         if isinstance(value, OwnWeight):
             return self._weight(value)
         if keras.ops.is_tensor(value) and not isinstance(value, keras.KerasTensor):
@@ -300,13 +299,14 @@ class Tracer:
         return value
 
     def _weight(self, own: OwnWeight) -> keras.KerasTensor:
-        # Anew for each use: gradients add up in the same order as in the user's `call`.
+        # A new one for each use, so that gradients are added in the same order as in
+        # the user's `call`.
         return self._run(self._owner(lifted.Weight, own, ""), self._anchor)
 
     def _apply_weight(
         self, op: Any, args: tuple, kwargs: dict, place: _Place
     ) -> keras.KerasTensor | None:
-        """Makes the call of an operation on a tensor and one weight, if it is one."""
+        """Makes a call of `ApplyWeight`, if this is an operation on one weight."""
         function = lifted.FUNCTIONS.get(type(op).__name__)
         own = [value for value in args if isinstance(value, OwnWeight)]
         if function is None or len(args) != 2 or len(own) != 1 or kwargs:

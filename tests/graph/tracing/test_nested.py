@@ -94,7 +94,7 @@ def test_a_functional_model_of_several_inputs_inside_a_subclassed_one():
     traced, report = trace(
         AroundTwoInputs(), [(8, 8, 3), (8, 8, 3)], return_report=True
     )
-    assert str(report) == "Everything was drawn."
+    assert str(report) == "Everything was traced."
     assert "both_block_conv" in names(traced)
 
 

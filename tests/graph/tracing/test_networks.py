@@ -30,7 +30,7 @@ def free(model):
 def test_published_networks_are_equal_and_prune(name, tmp_path):
     model = PUBLISHED[name]()
     traced, report = assert_traces(model, images(32, 32, 3, batch=2), tmp_path)
-    assert str(report) == "Everything was drawn."
+    assert str(report) == "Everything was traced."
     assert all(type(layer).__module__.startswith("keras.") for layer in traced.layers)
     _, _, result = assert_prunes_exactly(traced)
     assert result.new_flops < 0.8 * result.flops

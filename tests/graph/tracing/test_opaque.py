@@ -124,7 +124,7 @@ def net(layer, **kwargs):
         (Tensorflow, "functions of TensorFlow"),
         (TensorflowShape, "functions of TensorFlow"),
         (Noise, "random numbers"),
-        (DropPath, "something else in training|an extent that is open"),
+        (DropPath, "something else in training|a size that is open"),
         (Differs, "something else in training"),
         (DiffersInNumbers, "something else in training"),
         (AddsLoss, "adds a loss"),

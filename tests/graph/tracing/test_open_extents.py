@@ -52,16 +52,16 @@ def test_reshapes_find_the_number_of_examples(function):
     [
         (
             lambda x, b, h, w, c: ops.broadcast_to(ops.mean(x, 0), (b, h, w, c)),
-            "tells `BroadcastTo` the number of examples",
+            "gives `BroadcastTo` the number of examples",
         ),
         (
             lambda x, b, h, w, c: x + ops.zeros((b, 1, 1, c)),
-            "computes with an extent that is open, such as the number of examples",
+            "computes with a size that is open, such as the number of examples",
         ),
         (
             # Which examples are meant is no longer clear.
             lambda x, b, h, w, c: ops.reshape(ops.reshape(x, (-1, w, c)), (b, -1, c)),
-            "tells `Reshape` the number of examples",
+            "gives `Reshape` the number of examples",
         ),
     ],
 )
