@@ -2,7 +2,7 @@
 
 from resrep_tf import lazy
 
-# Imported when asked for: flags need none of them.
+# Imported on first use: checking flags needs none of them.
 __getattr__ = lazy.attributes(
     __name__,
     {"Budget": "resrep_tf.budget.base", "FlopsMeter": "resrep_tf.budget.flops"},

@@ -1,4 +1,4 @@
-"""The interface of all budgets, and what those that are sums have in common."""
+"""The interface of all budgets, and the base class of those that are sums."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,10 +10,9 @@ import numpy as np
 class Budget(Protocol):
     """The cost of a network while its channels are removed one after the other.
 
-    This is all that a selection asks for, so that anything which can be counted or
-    measured (FLOPs, parameters, latency) can take its place. A class that inherits
-    from this one has to have `unit`, `total`, `current`, `cost`, `remove` and `reset`
-    of its own.
+    A selection needs nothing else, so anything that can be counted or measured
+    (FLOPs, parameters, latency) can be a budget. A subclass has to define `unit`,
+    `total`, `current`, `cost`, `remove` and `reset`.
     """
 
     @property
@@ -38,7 +37,7 @@ class Budget(Protocol):
         """Brings every removed channel back."""
 
     def remove_all(self, channels: np.ndarray) -> np.ndarray:
-        """Removes channels one after the other; returns `current` behind each."""
+        """Removes channels one after the other; returns `current` after each."""
         path = []
         for channel in channels.tolist():
             self.remove(channel)
@@ -46,22 +45,21 @@ class Budget(Protocol):
         return np.array(path)
 
     def rate(self, channel: int) -> float:
-        """Returns what channels like this one save now, for each of them."""
+        """Returns how much `current` falls per channel when some like this one go."""
         return self.cost(channel)
 
     def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Returns how many of some channels are worth leaving.
+        """Returns the numbers of channels at which removing them may stop.
 
-        A selection asks before it removes any channel.
+        A selection calls this before it removes any channel.
 
         Args:
             channels: Channels of a layer, any of which can take another one's place.
             counts: The numbers of them that may be left, descending.
 
         Returns:
-            Those of `counts` at which removing channels may stop, the last one among
-            them. All of them, unless the network is faster at some widths than at
-            others nearby.
+            Some of `counts`, the last one always among them. By default all; fewer if
+            the network is faster at some widths than at others nearby.
         """
         return counts
 
@@ -69,19 +67,19 @@ class Budget(Protocol):
 class Meter(Budget):
     """A cost that is a sum over parts, each a function of some widths.
 
-    A part is an operation or a weight. A channel touches a handful of them, so its
-    removal is a handful of integer operations, where a recount visits every part. The
+    A part is an operation or a weight. Each channel belongs to a few of them, so its
+    removal takes a few integer operations, where a recount would visit every part. The
     parts of each channel are looked up once; `reset` restores the full network without
     looking them up again.
 
-    Costs are integers, hence exact: their sum is the same in whatever order channels
-    are removed.
+    Costs are integers, hence exact: their sum does not depend on the order in which
+    channels are removed.
 
     Args:
         parts: For each part, the channel ids along each of its axes. The width of an
             axis is the number of ids whose channels are present.
         num_channels: Number of channel ids; the parts use ids below it.
-        constant: What the network costs beside its parts.
+        constant: The cost of the network beside its parts.
     """
 
     def __init__(
@@ -156,10 +154,10 @@ class Meter(Budget):
             self._costs[part] = cost
 
     def remove_all(self, channels: np.ndarray) -> np.ndarray:
-        """Removes channels one after the other; returns `current` behind each.
+        """Removes channels one after the other; returns `current` after each.
 
-        The same as to `remove` each of them, but a part is priced at all the widths
-        that it has on the way at once, which is many times faster.
+        The result is the same as with `remove`, but each part is priced in one call
+        at all the widths that it has on the way, which is many times faster.
         """
         channels = np.asarray(channels, np.int64)
         self._check_all(channels)
@@ -187,7 +185,7 @@ class Meter(Budget):
 
     @cached_property
     def _touches(self) -> list[tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]:
-        """For each channel, its `(part, ((axis, multiplicity), ...))`."""
+        """The parts that each channel is in: `(part, ((axis, multiplicity), ...))`."""
         touches: list[dict[int, tuple]] = [{} for _ in range(self.num_channels)]
         for part, axes in enumerate(self._axes):
             for axis, (channels, multiplicities) in enumerate(axes):
@@ -222,7 +220,7 @@ def _removed_already(channel: int) -> ValueError:
 def _taken(
     place: np.ndarray, channels: np.ndarray, multiplicities: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns when an axis loses how many positions."""
+    """Returns the moments at which an axis loses positions, and how many each time."""
     places = place[channels]
     gone = places >= 0
     return places[gone], multiplicities[gone]

@@ -46,7 +46,7 @@ class Goal:
     Attributes:
         budget: Prices channels.
         target: The fraction to remove, between 0 and 1. None for a budget that is
-            only to be counted.
+            only counted.
         argument: The argument by which the user gave the target, for messages.
     """
 
@@ -75,11 +75,11 @@ class Goal:
 
 
 class CombinedBudget(Budget):
-    """Budgets that are all spent by the same channels.
+    """Several budgets of one network, which all have targets to meet.
 
-    One walk over the channels serves them all: it goes on until every budget is at
-    its own target. Some will have lost more than their target by then. Where one
-    number is asked for, as of any budget, it is that of the first.
+    Channels are removed until every budget has reached its own target. Some will have
+    lost more than their target by then. Properties that are one number, such as
+    `total`, are those of the first budget.
 
     Args:
         goals: The budgets with their targets, one target at least.
@@ -128,9 +128,9 @@ class CombinedBudget(Budget):
         return self._budgets[0].cost(channel)
 
     def share(self, channel: int) -> float:
-        """Returns which part of all that is still to be removed goes with `channel`.
+        """Returns the share of what is still to be removed that `channel` would remove.
 
-        The sum over the budgets whose targets are not met; 0 if all are.
+        It is the sum over the budgets whose targets are not met; 0 if all are.
         """
         return sum(
             goal.budget.rate(channel) / goal.budget.total for goal in self.unmet()
@@ -155,7 +155,7 @@ class CombinedBudget(Budget):
         """Removes channels one after the other.
 
         Returns:
-            For each of them, whether all targets were met when it had been removed.
+            For each of them, whether all targets were met after its removal.
         """
         met = np.ones(len(channels), bool)
         for goal in self.goals:
@@ -166,7 +166,7 @@ class CombinedBudget(Budget):
         return met
 
     def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Returns how many of some channels are worth leaving, by all targets."""
+        """Returns the numbers of channels at which removing them may stop."""
         for goal in self._asked:
             counts = goal.budget.stops(channels, counts)
         return counts

@@ -1,4 +1,4 @@
-"""The targets of a run, and the budgets that they are about."""
+"""The targets of a run, and the budgets that they apply to."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Goals:
-    """The fractions to remove, as a user gives them; one at least.
+    """The fractions to remove, as the user gives them; at least one.
 
     Attributes:
         flops_target: Fraction of the FLOPs.
@@ -61,7 +61,7 @@ class Goals:
         return {name: target for name, target in found.items() if target is not None}
 
     def budget(self, graph: "ChannelGraph", fuse_bn: bool = True) -> CombinedBudget:
-        """Returns the budgets of a model; FLOPs are the first, asked for or not.
+        """Returns the budgets of a model; the first is FLOPs, with or without a target.
 
         Args:
             graph: The graph of a plain or a wrapped model.

@@ -8,18 +8,18 @@ from resrep_tf.budget.base import Meter
 from resrep_tf.budget.latency_table import PER_SECOND, LatencyTable
 from resrep_tf.graph.channel_graph import ChannelGraph
 
-# As far ahead as that a better width is looked for: no kernel works on more channels.
+# How many channels ahead to look for a better width: no kernel has larger bundles.
 _AHEAD = 16
-# Widths are worth stopping at that save this share of what the best ones do.
+# A width is worth stopping at if it saves at least this share of what the best saves.
 _WORTH = 0.75
 
 
 class LatencyMeter(Meter):
     """Latency of a network while its channels are removed one after the other.
 
-    It is a sum over operations of a measured function of their widths. The function
-    is tabulated for all widths in advance, so a removal is an array read for each
-    of the few operations that the channel touches.
+    It is a sum over operations, each a measured function of its widths. The function
+    is tabulated for all widths in advance, so a removal only reads an array for each
+    of the few operations that the channel belongs to.
 
     Times are whole picoseconds. Removing a channel may save nothing or even cost time,
     where kernels compute channels in bundles.
@@ -47,10 +47,10 @@ class LatencyMeter(Meter):
         return self._tables[part][tuple(widths)]
 
     def rate(self, channel: int) -> float:
-        """Returns what channels like this one save now, for each of them.
+        """Returns how much `current` falls per channel when some like this one go.
 
-        A single channel saves nothing or everything, depending on whether a bundle
-        ends with it, so a bundle is asked for.
+        A single channel saves nothing, or the time of a whole bundle if it is the
+        last of one. So this is the average over the next bundle.
         """
         saved = 0.0
         for part, touched in self._touches[channel]:
@@ -65,11 +65,11 @@ class LatencyMeter(Meter):
         return 0.0 if self._removed[channel] else saved
 
     def stops(self, channels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Returns how many of some channels are worth leaving.
+        """Returns the numbers of channels at which removing them may stop.
 
         Kernels compute channels in bundles. A width that does not fill them costs
-        nearly as much as the next one that does: at the same latency, the network
-        that keeps these channels is the more accurate one.
+        nearly as much as the next larger one that does. At the same latency, the
+        network that keeps these channels is the more accurate one.
 
         Args:
             channels: Channels of a layer, any of which can take another one's place.
@@ -99,10 +99,10 @@ def _worthwhile(times: np.ndarray, width: int, counts: np.ndarray) -> np.ndarray
         ahead = max(int(np.count_nonzero(counts >= width - _AHEAD)), 1)
         saved = (times[width] - times[counts]) / (width - counts)
         if saved[:ahead].max() <= 0:
-            ahead = len(counts)  # Beyond a hump.
+            ahead = len(counts)  # Nearby widths are slower; look at all of them.
         best = saved[:ahead].max()
         good = saved[:ahead] >= _WORTH * best
-        if best <= 0:  # Nothing is faster: at the narrowest, there is least to go on.
+        if best <= 0:  # No width is faster: stop at the narrowest one.
             good = np.arange(ahead) == ahead - 1
         place = int(np.argmax(good))
         width = int(counts[place])

@@ -1,10 +1,10 @@
 """Measured times of a model's operations over their widths.
 
 The time of an operation is known on a grid of widths and interpolated in between.
-Vectorised kernels work on several channels at once, so that a width which does not
-fill them costs as much as the next one that does, or more. How strongly, is a small
-set of numbers for each axis: with a share of 1 for bundles of 16, width 65 takes the
-time of width 80.
+Vectorised kernels compute channels in bundles, so that a width which does not fill
+them costs as much as the next larger one that does, or more. A few numbers for each
+axis say how strong this effect is: with a share of 1 for bundles of 16, width 65 takes
+the time of width 80.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMAT = 2
 PER_SECOND = 10**12
 # A table has a time for every width up to the largest.
 _WIDEST = 1 << 20
-# What a file raises whose content is not that of a table.
+# The exceptions that reading a file raises if its content is not that of a table.
 _DAMAGED = (
     *(KeyError, TypeError, ValueError, AttributeError),
     *(RecursionError, OverflowError, MemoryError),
@@ -41,8 +41,8 @@ class OperationTimes:
     Attributes:
         widths: For each axis, the widths of the grid, ascending.
         seconds: The time at each point of the grid, an array with these axes.
-        bundles: For each axis, how much of the cost of missing channels is paid
-            all the same, by the size of the bundles that channels are computed in.
+        bundles: For each axis, by the size of a bundle: the share of the cost of the
+            channels missing in the last bundle that is paid nevertheless.
     """
 
     widths: tuple[tuple[int, ...], ...]
@@ -77,7 +77,7 @@ class OperationTimes:
         below, above = grid[low], grid[low + 1]
         filled = np.clip(widths, grid[0], grid[-1]).astype(float)
         for size, share in self.bundles[axis].items():
-            # Measured points are hit exactly: a bundle counts between its multiples.
+            # A bundle counts between its multiples, so that measured times are exact.
             fits = (below % size == 0) & (above % size == 0)
             filled += np.where(fits, share * (-widths % size), 0.0)
         part = (filled - below) / (above - below)
@@ -92,7 +92,7 @@ class LatencyTable:
     """The times that the operations of a model take, by their widths.
 
     `resrep_tf.measure_latency` makes it. The sum over a model's operations estimates
-    the model's latency; `checks` has how good that estimate was for this model.
+    the model's latency; `checks` shows how good that estimate was for this model.
 
     Attributes:
         model: The name of the measured model.
@@ -106,10 +106,9 @@ class LatencyTable:
         operations: The times of each operation, by its key.
         checks: Whole models that were measured to see how good the sum of their
             operations is: for each, its `measured` and `predicted` seconds.
-        shares: How much counts of the time that an operation takes with cold caches,
-            and of that with warm ones. They and `overhead` are fitted to some of
-            `checks`; the last one, which is not among these, tells how good the
-            prediction is.
+        shares: The weights of an operation's time with cold caches and of its time
+            with warm ones. They and `overhead` are fitted to all of `checks` but the
+            last, which shows how good the prediction is.
 
     Example:
 
@@ -165,10 +164,10 @@ class LatencyTable:
         )
 
     def check_runtime(self, runtimes: Iterable[str]) -> None:
-        """Raises unless the table was measured on one of some runtimes.
+        """Raises unless the table was measured on one of the given runtimes.
 
         Args:
-            runtimes: Those that the pruned model is for.
+            runtimes: The runtimes that the pruned model is for.
         """
         names = sorted(set(runtimes))
         if self.runtime not in names:
@@ -180,7 +179,7 @@ class LatencyTable:
             )
 
     def check(self, graph: ChannelGraph) -> list[Operation]:
-        """Raises unless the table has all operations of a model, as wide as they are.
+        """Raises unless the table has all operations of a model, up to their widths.
 
         Args:
             graph: The model's graph.
@@ -203,8 +202,9 @@ class LatencyTable:
                 raise ValueError(
                     f"`latency_table` was measured for another model or input size, "
                     f"`{self.model}` with inputs {list(self.input_shapes)}: it does "
-                    f"not know {op.key!r} with widths {op.widths}, which `{op.name}` "
-                    "is. Measure this model with `resrep_tf.measure_latency`. "
+                    f"not know {op.key!r} with widths {op.widths}, the operation "
+                    f"of `{op.name}`. Measure this model with "
+                    "`resrep_tf.measure_latency`. "
                     f"Received: the model `{graph.model.name}`"
                 )
         return found
@@ -265,7 +265,7 @@ class LatencyTable:
             if not isinstance(content.get(name, kind()), kind):
                 raise ValueError(f"its {name} is a {type(content[name]).__name__}")
         table = cls(**content)
-        str(table)  # Which reads the checks.
+        str(table)  # This reads the checks, and raises if they are malformed.
         return table
 
 

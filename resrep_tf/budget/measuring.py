@@ -14,8 +14,8 @@ from resrep_tf.budget.runtimes import Run, Runtime, machine, runtime_for
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.propagation import Link
 
-# The shares of a layer that whole models keep, which the sum of operations is fitted
-# to; the last one is left out, to see how good that is.
+# Whole models whose layers keep shares between these limits. The sum of operations is
+# fitted to their times; the last model is left out, to test the prediction.
 _THINNED = (
     ("wide layers", 0.7, 1.0),
     ("middling layers", 0.4, 0.9),
@@ -23,11 +23,11 @@ _THINNED = (
     ("hardly any channels", 0.0, 0.1),
     ("random widths", 0.3, 0.9),
 )
-# Operations side by side, where a call itself takes longer than most of them.
+# Copies of a short operation in one model: calling the model takes longer than it.
 _COPIES = 4
-# Multiply-adds up to which that is so.
+# Multiply-adds up to which an operation is short.
 _SHORT_WORK = 20_000_000
-# Parameters of the models that are in memory, and take turns, at the same time.
+# The most parameters of all models that are in memory, and timed in turns, at once.
 _IN_MEMORY = 60_000_000
 
 
@@ -46,7 +46,7 @@ def measure_latency(
     channels removed. Measure on the machine, and with the runtime, batch size and
     number of threads, on which the pruned model is to be fast. The prediction is an
     estimate: print the table, which compares it with your model's own latency, before
-    you rely on it. `docs/budgets.md` has what it was in some trials.
+    you rely on it. `docs/budgets.md` shows how good it was in some trials.
 
     Args:
         model: A Functional or Sequential model; its weights do not matter.
@@ -119,7 +119,8 @@ def _measure(
         short = [p for p in batch if repeats and p.work * batch_size < _SHORT_WORK]
         models += [point.op.build(point.widths, _COPIES) for point in short]
         times = _take_turns(runtime.prepare(models, batch_size), runtime, rounds)
-        # The call's own code and data are in the caches, unlike the operation's.
+        # An empty model takes the time of the call alone. Its second run counts, as
+        # the call's own code and data are always in the caches.
         cold, warm = times - times[1, 0]
         overheads.append(times[1, 0])
         for place, point in enumerate(batch, start=1):
@@ -152,12 +153,12 @@ def _empty() -> keras.Model:
 
 
 def _take_turns(runs: Sequence[Run], runtime: Runtime, rounds: int) -> np.ndarray:
-    """Times all models in turn: what else the machine does hits all of them alike.
+    """Times all models in turn, so that other work of the machine slows all alike.
 
     Returns:
         The time of the first and of the second run of each turn, `(2, models)`. Of
-        all rounds, the second-fastest counts: the fastest may be luck, and what is
-        slower is not the model's fault.
+        all rounds, the second-fastest counts: the fastest may be luck, and slower
+        ones were disturbed by other work of the machine.
     """
     taken = np.zeros((rounds, 2, len(runs)))
     for run in runs:
@@ -174,7 +175,7 @@ def _take_turns(runs: Sequence[Run], runtime: Runtime, rounds: int) -> np.ndarra
 def _measure_whole(
     graph: ChannelGraph, runtime: Runtime, batch_size: int, rounds: int
 ) -> dict[str, tuple[np.ndarray, float]]:
-    """Measures the whole model and thinned ones, with the channels that they keep."""
+    """Measures the whole model and thinned ones; returns times and kept channels."""
     entered = [id(step.target) for step in graph.steps if isinstance(step, Link)]
     if len(set(entered)) < len(entered):
         return {}  # A nested model is called more than once; `build_whole` is flat.
@@ -193,7 +194,7 @@ def _measure_whole(
 def _thinned(
     graph: ChannelGraph, rng: np.random.Generator, least: float, most: float
 ) -> np.ndarray:
-    """Chooses channels at random, a share of every layer between two limits."""
+    """Keeps a random share of every layer's channels, between two limits."""
     kept = np.ones(graph.num_channels, bool)
     for space in graph.spaces:
         if space.prunable and space.internal:
@@ -225,11 +226,11 @@ def _fitted(
     plans: dict[str, Points],
     whole: dict[str, tuple[np.ndarray, float]],
 ) -> LatencyTable:
-    """Returns the table with the times of all operations, as whole models have them.
+    """Returns the table with operation times that are fitted to whole models.
 
-    Alone, an operation's data is in the caches or not, depending on what has run
-    before, and what it takes to start it cannot be told from the call. So whole models
-    at several widths tell how much counts of either, and what comes on top.
+    When an operation is timed alone, its caches are either cold or warm, and the time
+    to start it cannot be separated from that of the call. So the times of whole models
+    at several widths decide the weights of both measurements, and the overhead.
     """
     known = [whole[name] for name in list(whole)[:-1]]
     if not known:
@@ -260,10 +261,10 @@ def _filled(
 def _fit_bundles(
     plans: dict[str, Points], shares: Shares
 ) -> dict[str, tuple[dict[int, float], ...]]:
-    """Finds for each axis how much of incomplete bundles is paid all the same.
+    """Returns, for each axis, the share of an incomplete bundle's missing cost.
 
-    Single measurements are too noisy for it, so operations of the same kind, at
-    whatever size of image, are taken together.
+    Single measurements are too noisy for it, so operations of the same kind, for all
+    sizes of images, are fitted together.
     """
     rows: dict[tuple[str, int], list[tuple[np.ndarray, float]]] = {}
     for key, plan in plans.items():
@@ -303,14 +304,14 @@ def _bundle_rows(
     for point in others:
         missing = -point.widths[axis] % np.array(BUNDLES)
         less = full.widths[axis] - point.widths[axis]
-        # What is paid beyond the straight line through the full bundles.
+        # The cost above the straight line through the full bundles.
         paid = point.seconds(shares) - (whole - slope * less)
         rows.append((missing * slope / whole, paid / whole))
     return rows
 
 
 def _nonnegative_fit(equations: list[tuple[np.ndarray, float]]) -> np.ndarray:
-    """Least squares with solutions of at least 0, for a few unknowns."""
+    """Solves least squares for a few unknowns that must not be negative."""
     left = np.array([row for row, _ in equations])
     right = np.array([value for _, value in equations])
     solutions = [np.zeros(left.shape[1])]

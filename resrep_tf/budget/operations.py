@@ -31,7 +31,7 @@ from resrep_tf.rules.joins import Concatenate, Join, fixed_operands
 from resrep_tf.rules.kernels import DepthwiseConv, GroupedDepthwiseConv
 from resrep_tf.rules.shapes import GetItem, Reshape, Shuffle, Split, Take
 
-# Entries of a layer's config that cost no time, or are told otherwise.
+# Config entries that do not affect the time, or that a key has in another form.
 _SILENT = (
     "name",
     "trainable",
@@ -43,7 +43,7 @@ _SILENT = (
 )
 _SILENT_ENDINGS = ("_initializer", "_regularizer", "_constraint")
 _WIDTHS = ("filters", "units")
-# Operations whose config or arguments name the width of their input.
+# Operations whose config or arguments contain the width of their input.
 _NAMING_WIDTHS = (
     *(GetItem, LayerScale, Normalization, Pad, Reshape, Shuffle, Split, Take),
 )
@@ -51,10 +51,10 @@ _NAMING_WIDTHS = (
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One execution of what a runtime executes at once.
+    """One step of a runtime: a layer with all that is computed together with it.
 
     Attributes:
-        key: Says everything that its time depends on, except for its widths.
+        key: Everything that its time depends on, except for its widths, as text.
         name: The name of its layer.
         axes: For each of its widths, the channel ids along that axis.
         steps: The calls that belong to it, in order.
@@ -81,9 +81,9 @@ class Operation:
 
         Args:
             widths: Its widths, one for each of `axes`.
-            copies: How often the operation stands in the model, side by side, each
-                time with inputs and weights of its own: a runtime computes only once
-                what is the same.
+            copies: How often the operation stands in the model, side by side. Each copy
+                has its own inputs and weights, since a runtime computes equal
+                operations only once.
         """
         inputs, outputs = [], []
         for _ in range(copies):
@@ -97,7 +97,7 @@ class Operation:
 
     @property
     def groups(self) -> int:
-        """Of how many groups, each of these widths, it computes."""
+        """The number of its groups; each has these widths."""
         return max(_groups(call) for call in self.steps)
 
     def _inputs(self, widths: Sequence[int]) -> list[Any]:
@@ -105,7 +105,7 @@ class Operation:
         full = [tensor.width for tensor in first.inputs]
         shapes = [list(shape) for shape in self.in_shapes]
         if isinstance(first.rule, Concatenate) and self.axes:
-            # Inputs keep their shares of the whole.
+            # Each input keeps its share of all channels.
             ends = np.rint(np.cumsum(full) / sum(full) * widths[0]).astype(int)
             shares = np.maximum(np.diff([0, *ends]), 1).tolist()
         else:
@@ -136,8 +136,8 @@ def apply_step(
         call: The call to repeat.
         values: What it is called on now.
         has_bias: Whether a kernel has a bias once BatchNorms are merged.
-        in_width: Its number of inputs, in each group, where its config names it.
-        out_width: Its number of outputs, in each group, where its config names it.
+        in_width: The input channels of each group, if its config contains them.
+        out_width: The output channels of each group, if its config contains them.
     """
     args, kwargs = call.arguments(values)
     op, rule = call.op, call.rule
@@ -145,7 +145,7 @@ def apply_step(
     config.pop("name", None)
     for name in config:
         if name.endswith("_initializer"):
-            # Made at once, and no random numbers that a seed was set for are drawn.
+            # A constant is fast to make, and leaves Keras's random state as it was.
             config[name] = keras.initializers.Constant(0.01)
     if not isinstance(rule, (Kernel, DepthwiseConv)):
         return type(op).from_config(config)(*args, **kwargs)
@@ -305,7 +305,8 @@ def _axes(first: Call, head: Call | None, free: np.ndarray) -> tuple[np.ndarray,
     fixed = isinstance(first.rule, Join) and any(
         np.size(operand) > 1 for operand in fixed_operands(first)
     )
-    # What cannot lose channels is measured as it is, and so is what names its width.
+    # Operations that cannot lose channels, or whose config contains their width, are
+    # measured at this width only.
     names_width = first.rule.opaque or isinstance(first.rule, _NAMING_WIDTHS)
     return () if fixed or names_width or not free[ids].any() else (ids,)
 

@@ -1,8 +1,8 @@
 """Parameters and size on disk while channels are removed one after the other.
 
-A kernel has a constant times the product of two widths, a bias or a BatchNorm a
-constant times one width: the same kind of terms that FLOPs are made of, so that the
-same meter counts them exactly.
+The parameters of a kernel are a constant times the product of two widths, those of a
+bias or a BatchNorm a constant times one width. FLOPs are such terms too, so the same
+meter counts both exactly.
 """
 
 import math
@@ -28,10 +28,10 @@ from resrep_tf.rules.kernels import DepthwiseConv, SeparableConv
 class ParametersMeter(FlopsMeter):
     """Parameters of a network while its channels are removed one after the other.
 
-    Counted is what `resrep_tf.convert` makes with the kept channels: a BatchNorm
-    behind a kernel is merged, and the kernel has a bias then. It is exact unless
-    removed channels leave a constant other than zero to a layer that has neither a
-    bias nor a BatchNorm of its own: conversion gives that layer a bias.
+    It counts the model that `resrep_tf.convert` makes with the kept channels, where a
+    BatchNorm behind a kernel is merged into it and gives it a bias. The count is exact
+    unless removed channels leave a constant other than zero to a layer that has neither
+    a bias nor a BatchNorm of its own: conversion gives that layer a bias.
 
     Example:
 
@@ -45,7 +45,7 @@ class ParametersMeter(FlopsMeter):
 
     @classmethod
     def of(cls, graph: ChannelGraph, fuse_bn: bool = True) -> "ParametersMeter":
-        """Returns the counter of a model, by its graph.
+        """Returns the meter of a model, given its graph.
 
         Args:
             graph: The graph of a plain or a wrapped model.
@@ -75,7 +75,7 @@ class SizeMeter(FlopsMeter):
         constant: int = 0,
         fuse_bn: bool = True,
     ) -> "SizeMeter":
-        """Returns the counter of a model, by its graph.
+        """Returns the meter of a model, given its graph.
 
         Args:
             graph: The graph of a plain or a wrapped model.
@@ -104,7 +104,7 @@ def parameter_terms(graph: ChannelGraph, fuse_bn: bool = True) -> list[Term]:
             continue
         sides = _layer_terms(call, with_bias=id(call.op) in merged)
         if isinstance(call.rule, BatchNormalization) and not call.op.scale:
-            # A compactor's factors are merged into the scale, which it has then.
+            # Conversion merges the compactor into this BatchNorm and gives it a scale.
             sides += [(1, (call.inputs[0].channels,))] * (MATRIX in graph.merged(calls))
         terms += [
             Term(graph.label(call), coefficient, factors)
@@ -127,7 +127,7 @@ def merged_batchnorms(
 
 
 def vanishes(call: Call) -> bool:
-    """Returns true for a compactor, which conversion always merges away."""
+    """Returns whether a call is that of a compactor, which conversion merges away."""
     return call.rule.role == MATRIX
 
 

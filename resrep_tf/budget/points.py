@@ -12,12 +12,12 @@ from resrep_tf.budget.operations import Operation
 
 # Shares of an axis's full width at which times are measured.
 LEVELS = (1.0, 0.5, 0.1875)
-# Channels short of a full bundle at which its cost is measured.
+# The cost of a bundle is measured with so many of its channels missing.
 SHORT = (1, 4, 8, 12, 15)
 BUNDLES = (4, 8, 16)
-# Operations of the same kind that this is measured on.
+# How many operations of each kind this is measured on.
 SAMPLES = 2
-# How much counts of an operation's time with cold caches, and of that with warm ones.
+# The weights of an operation's time with cold caches and of its time with warm ones.
 Shares = tuple[float, float]
 
 
@@ -25,9 +25,9 @@ Shares = tuple[float, float]
 class Point:
     """One operation at some widths, and its time.
 
-    Alone, an operation finds its input, its weights and its own code gone from the
-    caches; run again at once, it finds all of them there. Inside of a model the truth
-    is in between.
+    When an operation is timed alone, its input, weights and code are not in the caches
+    (cold); when it is run again at once, all of them are (warm). Inside of a model, its
+    time is in between.
     """
 
     op: Operation
@@ -55,7 +55,7 @@ class Point:
 
 @dataclass
 class Points:
-    """What is to be measured for the operations of one key."""
+    """The points at which the operations of one key are measured."""
 
     grids: tuple[tuple[int, ...], ...]
     grid: list[Point] = field(default_factory=list)
@@ -110,5 +110,5 @@ def _widths(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:
 
 
 def kind_of(key: str) -> str:
-    """Returns what the operations of a key are, whatever the size of the image."""
+    """Returns the kind of a key's operations, without the sizes of their images."""
     return key.rsplit(" on ", 1)[0]

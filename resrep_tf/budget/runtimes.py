@@ -21,7 +21,7 @@ class Runtime(Protocol):
     """Runs models, on inputs of one batch size.
 
     Attributes:
-        name: What a table of latencies calls it.
+        name: Its name in a latency table.
         clock: Returns seconds; differences of two readings are times.
         repeats: Whether short operations have to be repeated within one model,
             because calling a model takes long compared to them.
@@ -144,7 +144,7 @@ def clock_for(threads: int | None) -> Callable[[], float]:
     """Returns the clock to measure with.
 
     On one thread, CPU time is the time that the model takes on a quiet machine, and
-    other programs disturb it far less than they do the time on the wall.
+    other programs disturb it far less than wall-clock time.
     """
     return time.process_time if threads == 1 else time.perf_counter
 
@@ -209,8 +209,8 @@ def convert_together(models: Sequence[keras.Model], batch_size: int) -> bytes:
         return outputs
 
     function = tf.function(infer, autograph=False).get_concrete_function(*specs)
-    # With the models as a second argument, weights would become variables that nothing
-    # initialises, and NaNs and denormals take many times as long.
+    # Do not give the models as a second argument: their weights would become variables
+    # that nothing initialises, and computing with NaNs and denormals is far slower.
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
     return converter.convert()
 
@@ -222,8 +222,8 @@ def split(content: bytes, models: Sequence[keras.Model]) -> list[bytes]:
     whole = flatbuffer_utils.convert_bytearray_to_object(bytearray(content))
     (graph,) = whole.subgraphs
     makers = {int(t): op for op in graph.operators for t in op.outputs}
-    # The converter brings inputs and outputs into an order of its own. An input
-    # tells by its name which model it belongs to, an output by the inputs it needs.
+    # The converter changes the order of inputs and outputs. The name of an input says
+    # which model it belongs to; an output belongs to the model of the inputs it needs.
     owners = {int(t): _owner(graph.tensors[t].name) for t in graph.inputs}
     outputs: dict[int, list[int]] = {}
     for output in graph.outputs:
@@ -259,7 +259,7 @@ def _needed(outputs: Sequence[int], makers: dict[int, Any]) -> set[int]:
 
 
 def _part(whole: Any, graph: Any, outputs: list[int], makers: dict[int, Any]) -> Any:
-    """Returns the TFLite model of everything that some outputs need."""
+    """Returns the TFLite model that computes the given outputs and nothing else."""
     needed = _needed(outputs, makers)
     tensors = sorted(needed)
     places = {tensor: place for place, tensor in enumerate(tensors)}
