@@ -1,1 +1,1 @@
-"""Exact rewriting of models: the channels that can go, and the narrower copy."""
+"""Rewrites models exactly: which channels can go, and how to copy without them."""

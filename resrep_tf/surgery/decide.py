@@ -1,7 +1,7 @@
 """Decides which channels of a graph can be dropped exactly.
 
-Where a channel is removed it is a constant, and following layers may turn that into
-another constant. Where a kernel reads the channel, W * c goes into the kernel's bias.
+Where a channel is removed it is a constant, and following layers may turn it into
+another constant c. Where a kernel W reads the channel, W * c is folded into the bias.
 Where that would not be exact, the channel stays.
 """
 
@@ -17,14 +17,13 @@ from resrep_tf.graph.propagation import Facts
 
 @dataclass(frozen=True)
 class Dropping:
-    """The channels of a graph that go, and those that have to stay.
+    """The channels of a graph that are dropped, and those that have to stay.
 
     Args:
         keep: A boolean for each channel of the graph.
         constants: The value of constant channels, by id of tensor.
-        removed: Where channels were to be removed, as `decide` takes it.
-        stuck: Removed channels that have to stay nevertheless: for each reason, the
-            channels.
+        removed: The channels that should be removed, as `decide` takes them.
+        stuck: Those of `removed` that have to stay: for each reason, the channels.
     """
 
     keep: np.ndarray
@@ -38,8 +37,8 @@ def decide(graph: ChannelGraph, removed: Mapping[int, np.ndarray]) -> Dropping:
 
     Args:
         graph: The model's graph.
-        removed: Where channels are removed: by id of a call, the constant that takes
-            the place of each channel of its output, NaN for those that stay.
+        removed: The channels to remove. By id of a call, for each channel of its output
+            the constant that replaces it, or NaN if it stays.
     """
     analysis = Constants()
     constants = analysis.follow(graph.steps, removed)
@@ -49,7 +48,7 @@ def decide(graph: ChannelGraph, removed: Mapping[int, np.ndarray]) -> Dropping:
             stays = np.isnan(removed[id(call)])
             gone[call.outputs[0].channels[~stays]] = True
             made[call.outputs[0].channels[stays]] = True
-    # A channel goes where all layers that make it, at all positions, do without.
+    # A channel goes only if all layers that make it remove it, at all positions.
     keep = ~gone | made
     wanted = ~keep
     stuck: dict[str, list[int]] = {}

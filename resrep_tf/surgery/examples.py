@@ -1,4 +1,4 @@
-"""The inputs of batches of data, in all forms that Keras takes."""
+"""Reads the inputs from data, in all forms that Keras accepts."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,10 +15,10 @@ def batches_of(
         model: The model that they are for.
         data: Arrays, a tuple `(inputs, targets)` of them, or an iterable of batches,
             each inputs or such a tuple; a `tf.data.Dataset` is one.
-        batch_size: The size of a batch where `data` are arrays.
-        name: What the user knows `data` as, for the message.
+        batch_size: The size of a batch if `data` are arrays.
+        name: The user's argument that `data` came from, for messages.
     """
-    # A list may be the inputs of one model, or batches.
+    # A list is either the inputs of one model, or batches.
     several = isinstance(data, list) and len(data) == len(model.inputs) > 1
     several = several and all(hasattr(part, "shape") for part in data)
     if not (several or isinstance(data, (tuple, dict)) or hasattr(data, "shape")):
@@ -39,5 +39,5 @@ def batches_of(
 
 
 def _without_targets(data: Any) -> Any:
-    """Returns the inputs of `(inputs, targets)`; a list is inputs, unlike to Keras."""
+    """Returns the inputs of `(inputs, targets)`; a list, unlike in Keras, is inputs."""
     return data[0] if isinstance(data, tuple) else data

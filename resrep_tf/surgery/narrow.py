@@ -14,18 +14,18 @@ from resrep_tf.surgery.rebuild import Rebuilder
 
 
 class Narrower(Rebuilder):
-    """Copies a model without dropped channels, operations merged into kernels.
+    """Copies a model without its dropped channels, with operations merged into kernels.
 
-    A subclass decides with `absorbed` what is merged into a layer, with `make` which
-    layer becomes of it (the rule's `merge` gives the merged kernel and bias, and its
-    `rebuild` makes a layer of them), and with `instead` what stands in the place of the
+    A subclass can override three decisions: `absorbed`, what is merged into a layer;
+    `make`, which layer results (the rule's `merge` gives the merged kernel and bias,
+    and its `rebuild` makes a layer of them); and `instead`, what replaces the
     operations that were merged.
 
     Args:
         graph: The model's graph.
-        dropping: The channels that go.
-        fuse_bn: True to merge BatchNorms wherever they can be. Those in front of a
-            compactor always are, together with it.
+        dropping: The channels that are dropped.
+        fuse_bn: True to merge BatchNorms wherever possible. Those in front of a
+            compactor are always merged, together with it.
     """
 
     def __init__(self, graph: ChannelGraph, dropping: Dropping, fuse_bn: bool):
@@ -33,17 +33,17 @@ class Narrower(Rebuilder):
         self._dropping = dropping
         self._fuse_bn = fuse_bn
         # The matrices of all compactors together are larger than the model, so each is
-        # made when a layer needs it, and let go behind the last one that does.
+        # made when a layer first needs it, and freed after the last layer that does.
         self._parts: dict[int, Fusion] = {}
 
     def merges(self, call: Call) -> bool:
-        """Returns true if an operation is merged into the layer before it."""
+        """Returns whether an operation is merged into the layer before it."""
         return id(call.op) in self._vanishing
 
     # === For subclasses ===
 
     def absorbed(self, calls: list[Call]) -> dict[str, list[Call]]:
-        """Returns what is merged into a layer, as `ChannelGraph.merged` does.
+        """Returns, in the form of `ChannelGraph.merged`, what is merged into a layer.
 
         Args:
             calls: All calls of the layer.
@@ -51,11 +51,11 @@ class Narrower(Rebuilder):
         return self.graph.merged(calls, self._fuse_bn)
 
     def instead(self, call: Call, values: Sequence[Any], trainable: bool) -> Any:
-        """Returns what stands in the place of an operation that was merged.
+        """Returns the output that replaces the output of a merged operation.
 
-        By default nothing does: its input takes the place of its output. A subclass
-        that wants another layer there, such as a fresh BatchNorm, returns
-        `Rebuilder.call(self, call, values, trainable)` and makes it in `make`.
+        By default it is the operation's input, so nothing is left of the operation. A
+        subclass that needs another layer there, such as a fresh BatchNorm, returns
+        `Rebuilder.call(self, call, values, trainable)` and makes the layer in `make`.
         """
         return values[0]
 
@@ -70,7 +70,7 @@ class Narrower(Rebuilder):
         )
 
     def fusion(self, call: Call) -> Fusion:
-        """Returns what is merged into a layer; to be asked for once."""
+        """Returns the values that are merged into a layer; may be called only once."""
         fusion = Fusion()
         for part in self._absorbed.get(id(call.op), {}).values():
             fusion = fusion.with_part(self._part(part))
@@ -80,12 +80,12 @@ class Narrower(Rebuilder):
 
     @cached_property
     def _absorbed(self) -> dict[int, dict[str, Call]]:
-        """For each operation that absorbs some, the merged ones; by id."""
+        """For each operation, by id, the operations that are merged into it."""
         found = {}
         merged: set[int] = set()
         for calls in self.graph.calls_by_op():
             op = id(calls[0].op)
-            # A BatchNorm that is merged itself leaves what is behind it to its layer.
+            # A BatchNorm that is merged absorbs nothing: the layer before it does.
             if op in merged or not calls[0].rule.absorbs(calls[0]):
                 continue
             absorbed = self.absorbed(calls)
@@ -96,7 +96,7 @@ class Narrower(Rebuilder):
 
     @cached_property
     def _waiting(self) -> Counter[int]:
-        """For each operation that vanishes, how many layers still have to absorb it."""
+        """For each merged operation, how many layers still have to absorb it."""
         return Counter(
             id(part.op) for parts in self._absorbed.values() for part in parts.values()
         )

@@ -1,9 +1,9 @@
-"""What a model computes just before its outputs.
+"""Observes the values that a model computes just before its outputs.
 
-A saturated softmax gives the same outputs for very different logits, and a dead ReLU
-for everything. So a comparison also looks at what enters the operations without
-weights at a model's end, back to the layers that made it, and at those layers before
-their own activations.
+A saturated softmax gives the same outputs for very different logits, and a ReLU gives
+zero for all negative numbers. So a comparison also needs the inputs of the operations
+without weights at a model's end, back to the layers that made them, and the values of
+those layers before their own activations.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import keras
 
 from resrep_tf.graph.keras_nodes import Node, as_function, makers, structures
 
-# Where a value was seen: the number of the output, then the number of the input of
-# each operation on the way back from there.
+# The place of a value: the number of the output, then the number of the input of each
+# operation on the way back from there.
 Path = tuple[int, ...]
 _MODEL_CALL = {"training": False}
 
@@ -23,8 +23,8 @@ _MODEL_CALL = {"training": False}
 def observer(model: keras.Model) -> Callable[[Any], dict[Path, Any]]:
     """Returns a function that runs a model as in inference.
 
-    It returns the model's outputs, under the paths `(0,)`, `(1,)` and so on, and what
-    they were made from. Models of the same operations have values under the same paths.
+    It returns the model's outputs, under the paths `(0,)`, `(1,)` and so on, and the
+    values before them. Models of the same operations have values under the same paths.
     """
     function = as_function(model)
     if function is None:
@@ -41,7 +41,7 @@ def _numbered(outputs: Any) -> Iterator[tuple[Path, Any]]:
 
 
 class _Observer:
-    """Finds what to look at in one graph, and runs the graph up to there."""
+    """Finds the values to observe in one graph, and computes them."""
 
     def __init__(self, function: keras.Function, ends: dict[Path, int]):
         self._function = function
@@ -100,13 +100,13 @@ def _without_activation(node: Node, values: list[Any]) -> Any:
         outputs = node.op(*args, **kwargs)
     finally:
         node.op.activation = activation
-    # A recurrent layer has several outputs; its state is not made at once anyway.
+    # A recurrent layer has several outputs, of which the first counts.
     return keras.tree.flatten(outputs)[0]
 
 
 @contextlib.contextmanager
 def in_single_precision(model: keras.Model) -> Iterator[None]:
-    """Lets a model in mixed precision compute in float32, then as before."""
+    """Makes a model in mixed precision compute in float32 inside the block."""
     layers = [layer for layer in _all_layers(model) if _is_mixed(layer)]
     before = [layer.dtype_policy for layer in layers]
     try:
@@ -119,7 +119,7 @@ def in_single_precision(model: keras.Model) -> Iterator[None]:
 
 
 def is_mixed(model: keras.Model) -> bool:
-    """Returns whether a model computes in less precision than its weights have."""
+    """Returns whether a model computes in lower precision than its weights have."""
     return any(_is_mixed(layer) for layer in _all_layers(model))
 
 

@@ -11,11 +11,11 @@ from resrep_tf.rules import Call, Tensor
 
 
 class Rebuilder:
-    """Copies a model; subclasses change it where they must.
+    """Copies a model; subclasses override the parts to change.
 
-    Layers are made anew from their configs, under their own names, once each
-    however often they are called. Nested models stay nested. A layer is trainable
-    in the copy if it and all models around it were.
+    Layers are created again from their configs, under their own names, once each,
+    however often they are called. Nested models stay nested. A layer is trainable in
+    the copy if it and all models around it were trainable.
     """
 
     def __init__(self, graph: ChannelGraph):
@@ -30,7 +30,7 @@ class Rebuilder:
         return model_class(inputs, outputs, name=model.name)
 
     def made(self, op: Any) -> Any:
-        """Returns the new operation that an operation of the given model became."""
+        """Returns the new operation that replaces one of the given model."""
         return self._ops[id(op)]
 
     # === For subclasses ===
@@ -40,7 +40,7 @@ class Rebuilder:
         return tensor.shape
 
     def make(self, call: Call) -> tuple[Any, list]:
-        """Returns the new operation for a call, and its weights; asked for once."""
+        """Returns the new operation for a call, and its weights; called once each."""
         return call.rule.clone(call.op)
 
     def arguments(self, call: Call, values: Sequence[Any]) -> tuple[tuple, dict]:
@@ -92,8 +92,8 @@ class Rebuilder:
         )
 
     def _call_nested(self, node: Node, new: dict[int, Any], trainable: bool) -> Any:
-        # In the model's own structure: given by name, Keras would take inputs of
-        # different widths for one another.
+        # The values are passed in the model's own structure: if they were passed by
+        # name, Keras would confuse inputs of different widths.
         values = [new[id(tensor)] for tensor in node.entering]
         inputs = keras.tree.pack_sequence_as(structures(node.inner)[0], values)
         args, kwargs = node.arguments([new[id(tensor)] for tensor in node.inputs])

@@ -1,10 +1,11 @@
-"""How far rounding can move what a model computes.
+"""Estimates how far rounding can move the values that a model computes.
 
 Two models that compute the same in another order differ by rounding. Where the terms of
-a sum nearly cancel, the sum is small and the rounding of its terms is not: relative to
-its size the sum differs a lot, though nothing is wrong. How far that goes is found
-without looking into layers: change every weight by a small random share of itself, and
-see how far the values move. Rounding changes numbers by random shares too, known ones.
+a sum nearly cancel, the sum is small, but the rounding errors of its terms are not: the
+sum differs a lot relative to its size, though nothing is wrong. The size of this effect
+can be measured without looking into layers: change every weight by a small random share
+of itself, and see how far the values move. Rounding also changes numbers by random
+shares, whose size is known.
 """
 
 import contextlib
@@ -16,17 +17,17 @@ import numpy as np
 
 from resrep_tf.rules.weights import stored
 
-# The share by which the next number differs, by the type of numbers.
+# For each type of numbers, the relative distance to the next larger number.
 _SHARES = {
     "float64": 2.0**-52,
     "float32": 2.0**-23,
     "bfloat16": 2.0**-7,
     "float16": 2.0**-10,
 }
-# A number is rounded several times on its way, in both models. In random graphs their
-# difference was that of changing all weights by 0.5 to 3 of these shares.
+# A number is rounded several times on its way, in both models. In random graphs the
+# models differed as if all weights had been changed by 0.5 to 3 of these shares.
 _TIMES = 16
-# A random change does not move all values alike: so many are tried.
+# The number of random changes, since one of them does not move all values.
 _DRAWS = 4
 
 
@@ -36,17 +37,17 @@ def rounding(
     """Returns how far rounding may move values that a model computes.
 
     Args:
-        model: The model; its weights are put back.
+        model: The model; its weights are restored at the end.
         compute: Runs it and returns values, each with its examples along the first
             axis.
         precision: The type of the numbers that it computes with.
 
     Returns:
-        For each value, how far each example of it may move; 0 where that is not known
-        because it is not finite.
+        For each value, how far each example of it may move; 0 if this is unknown, as
+        the value is not finite.
     """
     share = _SHARES[precision]
-    # Neither so large that the model is not straight, nor lost in rounding itself.
+    # Small enough that the model is nearly linear, and large enough to exceed rounding.
     step = share**0.5
     rng = np.random.default_rng(0)
     values = [as_rows(value) for value in compute()]
@@ -54,7 +55,7 @@ def rounding(
     for _ in range(_DRAWS):
         with _changed(model, step, rng):
             moved = [as_rows(value) for value in compute()]
-        with np.errstate(invalid="ignore"):  # Of infinity and infinity.
+        with np.errstate(invalid="ignore"):  # Infinity minus infinity.
             for total, before, after in zip(squares, values, moved, strict=True):
                 total += ((after - before) / step) ** 2
     response = [np.sqrt(s.max(axis=1, initial=0.0) / _DRAWS) for s in squares]
@@ -73,7 +74,7 @@ def as_rows(value: Any) -> np.ndarray:
 def _changed(
     model: keras.Model, step: float, rng: np.random.Generator
 ) -> Iterator[None]:
-    """Changes every weight by a random share of itself, and puts them back."""
+    """Changes every weight by a random share of itself inside the block."""
     variables = [v for v in model.weights if keras.backend.is_float_dtype(v.dtype)]
     before = [stored(variable) for variable in variables]
     try:

@@ -1,4 +1,4 @@
-"""Takes channels out of a plain model, as one-shot pruning does.
+"""Takes channels out of a plain model, as one-shot criteria do.
 
 Nothing is re-parameterised and nothing is merged: layers keep their names, their
 BatchNorms and their remaining weights, so that the result can be finetuned.
@@ -22,16 +22,17 @@ def slice_channels(
 ) -> keras.Model:
     """Copies a model without some channels of some layers.
 
-    Removing a channel means that it is zero behind the layer's BatchNorm (behind its
-    bias if it has none). Where following layers make another constant of that zero,
-    the constant goes into the next layer's bias, as in `resrep_tf.convert`.
+    A removed channel counts as zero behind the layer's BatchNorm (or behind its bias if
+    it has none). If following layers turn that zero into another constant, the constant
+    is folded into the next layer's bias, as in `resrep_tf.convert`.
 
     Args:
         model: Any model; it is not changed.
-        keep: For layer names, a boolean for each output channel. Layers that share
-            their channels need to be named once. Others stay as they are. Channels
-            that live and die together (those at the same position of all groups in
-            front of a grouped convolution) must be given the same.
+        keep: For layer names, a boolean for each output channel, true where it stays.
+            Of layers that share their channels, name one. Layers that are not named
+            stay as they are. Channels that can only be removed together (those at the
+            same position of all groups in front of a grouped convolution) must have
+            the same boolean.
     """
     graph = ChannelGraph(model)
     check_not_wrapped(graph)
@@ -39,7 +40,7 @@ def slice_channels(
 
 
 def slice_graph(graph: ChannelGraph, keep: Mapping[Space, np.ndarray]) -> keras.Model:
-    """Does what `slice_channels` does, given each space's channels that stay."""
+    """Copies a model, given the channels of each space that stay."""
     removed: dict[int, np.ndarray] = {}
     for space, kept in keep.items():
         for producer in space.producers + space.scaled:
@@ -74,17 +75,17 @@ def _by_space(
         value, width = np.asarray(given), len(producer.channels)
         if value.dtype != bool or value.shape != (width,) or not value.any():
             raise ValueError(
-                f"`keep[{name!r}]` must be {width} booleans, one of them true at "
-                f"least. Received: keep[{name!r}]={value}"
+                f"`keep[{name!r}]` must be {width} booleans, at least one of them "
+                f"true. Received: keep[{name!r}]={value}"
             )
         places = space.index_of(producer.channels)
         kept = np.ones(space.width, bool)
         kept[places] = value
         if not np.array_equal(kept[places], value):
             raise ValueError(
-                f"`keep[{name!r}]` must be the same for channels that live and die "
-                f"together. Received: keep[{name!r}]={value}, where those of the same "
-                f"number do: {places}"
+                f"`keep[{name!r}]` must be the same for channels that can only be "
+                f"removed together. Received: keep[{name!r}]={value}, where equal "
+                f"numbers mark such channels: {places}"
             )
         found[space] = found.get(space, True) & kept
     return found
@@ -93,7 +94,7 @@ def _by_space(
 def reinitialise(model: keras.Model) -> keras.Model:
     """Copies a model with fresh weights, drawn from its layers' initializers.
 
-    Layers without trainable weights keep what they have: a `Normalization` its
+    Layers without trainable weights keep their weights: a `Normalization` its
     statistics, a frozen layer its kernel.
     """
     return _Fresh(ChannelGraph(model)).build()

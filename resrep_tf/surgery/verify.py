@@ -36,13 +36,14 @@ def random_inputs(
 ) -> Any:
     """Returns random inputs in a model's structure.
 
-    Every second example is as large as pixels are: a model that rescales its images
-    first would hardly see the difference between small ones. Of four, two are around
-    zero, one has no negative numbers, and one is between 0 and 1.
+    Every second example has values of the size of pixels of 0 to 255: a model that
+    rescales its images first would hardly see a difference between small values. Of
+    four examples, two are around zero, one has no negative numbers, and one is between
+    0 and 1.
 
     Args:
         model: The model.
-        shapes: The shape of each input, with a number for every open extent.
+        shapes: The shape of each input, with a number for every open size.
         batch: The number of examples.
         seed: Other seeds give other inputs.
     """
@@ -69,14 +70,15 @@ def _numpy_type(dtype: str) -> str:
 def compare(a: Any, b: Any, explained: Sequence[np.ndarray] | None = None) -> float:
     """Returns the largest difference of two outputs, relative to the scale of `a`.
 
-    Each example has its own scale, its largest number, so that a large one does not
-    hide a small one. NaN or infinity in one of them only is an infinite difference.
+    Each example has its own scale, its largest number, so that large examples do not
+    hide differences of small ones. NaN or infinity in only one of the two outputs is
+    an infinite difference.
 
     Args:
         a: One or several outputs.
-        b: The others.
-        explained: For each output, how far each example may be off; one that is not
-            further off does not count.
+        b: The outputs to compare with them.
+        explained: For each output, the difference of each example that rounding
+            explains; examples that do not differ by more are not counted.
     """
     worst = 0.0
     flat = keras.tree.flatten(a)
@@ -100,19 +102,19 @@ def difference(
     limit: float,
     precision: str | None = None,
 ) -> float:
-    """Returns by how much two models differ, relative to the scale of what `a` does.
+    """Returns the largest difference of two models, relative to the scale of `a`.
 
-    Compared are the outputs and what they were made from, such as logits: see
+    The outputs are compared, and the values before them, such as logits: see
     `surgery.observing`.
 
     Args:
         a: The model that is right.
-        b: The other one.
-        inputs: What they are compared on.
-        limit: If they differ by more, what rounding explains does not count: see
-            `surgery.rounding`.
-        precision: The type of the numbers that they compute with. None lets rounding
-            explain nothing.
+        b: The model to compare with it.
+        inputs: The inputs that they are compared on.
+        limit: If they differ by more, differences that rounding explains are left
+            out: see `surgery.rounding`.
+        precision: The type of the numbers that they compute with. With None, rounding
+            explains no difference.
     """
     run = observer(a)
     expected, found = run(inputs), observer(b)(inputs)
@@ -126,13 +128,14 @@ def difference(
 def _differ(
     a: dict[Path, Any], b: dict[Path, Any], explained: dict[Path, np.ndarray]
 ) -> float:
-    """Returns the largest difference of what was observed in two models."""
+    """Returns the largest difference of the values observed in two models."""
     worst = 0.0
     for path, left in a.items():
         left = keras.ops.convert_to_numpy(left)
         is_output = len(path) == 1
         if not is_output and (path not in b or not np.isfinite(left).all()):
-            # Only outputs have to be there, and to be infinite where the others are.
+            # Only outputs must exist in both models, and be infinite at the same
+            # places.
             continue
         right = keras.ops.convert_to_numpy(b[path])
         if left.shape == right.shape:

@@ -66,7 +66,7 @@ def test_the_model_is_not_changed():
         ),
         ({"logits": [True] * 3}, "'logits' .it is an output of the model"),
         ({"conv1": [True] * 5}, r"`keep\['conv1'\]` must be 6 booleans"),
-        ({"conv1": [False] * 6}, "one of them true at least"),
+        ({"conv1": [False] * 6}, "at least one of them true"),
         ({"conv1": np.ones(6)}, "must be 6 booleans"),
     ],
 )
