@@ -1,1 +1,1 @@
-"""Decisions, in plain NumPy: which channels go, when, and what to expect of a run."""
+"""Decisions in plain NumPy: which channels to mask and when, and plans of runs."""

@@ -1,8 +1,8 @@
-"""Which channels matter least for what they cost, by the gradients of the loss.
+"""Ranks channels by their importance for the loss, relative to their cost.
 
-A row that is scaled by 1 + s changes the loss by s times the sum of its weights times
-their gradients, to first order. The mean square of that sum over recent batches is the
-row's importance: the Taylor criterion, measured while the network is trained.
+Scaling a row by 1 + s changes the loss, to first order, by s times the sum of its
+weights times their gradients. The mean square of that sum over recent batches is the
+row's importance. This is the Taylor criterion, measured while the network is trained.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ import numpy as np
 from resrep_tf.budget.combined import CombinedBudget
 from resrep_tf.selection.rows import RowChannels
 
-# A layer's most important rows go only when nothing else is left: first-order terms
-# know nothing of what happens to a layer that loses nearly everything.
+# The share of a layer's rows, the most important ones, that go only when no others are
+# left: first-order terms cannot predict what happens to a layer that loses nearly all.
 _CORE = 0.2
-# A channel that costs nearly nothing, by the steps of a latency table for instance,
-# counts as this share of an average one.
+# The cost of a channel counts as at least this share of the average cost. By the steps
+# of a latency table, for example, some channels cost nearly nothing.
 _LEAST_COST = 0.1
 
 
@@ -26,20 +26,20 @@ def ranks(
     goals: CombinedBudget,
     masks: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
-    """Ranks rows: those of the least importance for what their channel costs first.
+    """Ranks rows by their importance relative to the cost of their channel.
 
-    Masked rows come before all others, so that a later selection keeps to an earlier
-    one.
+    The least important rows come first, but masked rows come before all others, so that
+    a later selection agrees with an earlier one.
 
     Args:
         importance: For each compactor, the importance of its rows.
         rows: The channels of these rows.
-        goals: The budgets, which are left without the masked channels.
-        masks: For each compactor, 1 for rows that go on learning, 0 for masked ones.
+        goals: The budgets; the masked channels are removed from them.
+        masks: For each compactor, 1 for rows to keep, 0 for masked ones.
 
     Returns:
         For each compactor, a rank for each row, as `select` takes them. The rows of a
-        channel have the same.
+        channel have the same rank.
     """
     masked = rows.masked(masks)
     goals.reset()

@@ -1,6 +1,6 @@
-"""Planning a run: will every masked row be forgotten before training ends?
+"""Plans a run: predicts whether every masked row is forgotten before its end.
 
-`resrep_tf.selection.forgetting` has how a row sinks.
+`resrep_tf.selection.forgetting` describes how a row shrinks.
 """
 
 import dataclasses
@@ -26,18 +26,18 @@ from resrep_tf.selection.schedule import AUTO, INFORMED, Schedule
 
 @dataclass(frozen=True)
 class _Milestones:
-    """Where a derived schedule puts its milestones, as fractions of the run.
+    """The milestones of a derived schedule, as fractions of the run.
 
-    What is removed early leaves the rest of the run, at a high learning rate, to make
-    up for it; on runs too short for the paper's constants that was worth more than a
-    milder Lasso.
+    If channels are removed early, the network can compensate for them in the rest of
+    the run, at a high learning rate. On runs too short for the paper's constants, that
+    gained more than a weaker Lasso.
 
     Attributes:
         warmup: The end of the warm-up.
         selected: The last selection.
-        forgotten: When the last row is to be forgotten. The later ones are milder,
-            and are for rows that would not come to rest otherwise because they are
-            not snapped.
+        forgotten: The moments at which the last row is to be forgotten, of which the
+            first that fits is used. Later ones need a weaker Lasso. They are for rows
+            that are not snapped and would otherwise go on swinging.
     """
 
     warmup: float
@@ -47,16 +47,17 @@ class _Milestones:
 
 _LATER = (0.25, 0.4, 0.55, 0.7)
 _NORMS = _Milestones(0.05, 0.12, _LATER)
-# Gradients tell sooner than norms, and rows that keep still are not large.
+# Earlier: gradients show the importance of rows sooner than norms do, and rows that do
+# not learn do not grow.
 _GRADIENTS = _Milestones(0.03, 0.10, (0.12, *_LATER))
 
-# Selecting more often than this buys nothing: norms hardly move in between.
+# Selecting more often than this is useless: norms hardly change in between.
 _SHORTEST_INTERVAL = 10
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The constants of a run and what is to be expected of them.
+    """The constants of a run, and the predicted course of the run.
 
     Steps are numbers of completed optimizer steps. Selection number `k`, counted from
     1, takes place after `warmup_steps + (k - 1) * interval` steps and may mask up to
@@ -69,16 +70,17 @@ class Plan:
         flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
         rows_to_mask: Number of rows that the target takes, estimated.
         row_norm: The largest norm that a row has when it is masked, by the norms
-            before training. At a high rate rows may grow; derived constants make up
-            for it.
+            before training. At a high learning rate rows may grow; derived constants
+            allow for it.
         selections: Number of selections it takes to mask the rows.
         target_reached_at: Step of the last of these selections. None if the run ends
             before.
         forgotten_at: Step from which the last masked row is zero (with `snap`) or
             stays below epsilon (without). None if that is not within the run. The
-            row is taken to be at rest and of norm `row_norm` when it is masked.
+            prediction assumes that the row has norm `row_norm` and no velocity when
+            it is masked.
         fits: Whether the run forgets every masked row in time.
-        advice: Why the run does not fit, and what would. Empty if it does.
+        advice: Why the run does not fit, and constants that would. Empty if it fits.
         params_target: Fraction of the parameters to remove.
         latency_target: Fraction of the latency to remove.
         schedule: The kind of schedule: `"auto"`, `"informed"` or `"paper"`.
@@ -105,7 +107,7 @@ class Plan:
 
     @property
     def forgotten_by(self) -> int:
-        """The step by which derived constants forget all rows, large ones too."""
+        """The step by which derived constants forget all rows, even ones that grew."""
         expected = self.forgotten_at or self.total_steps
         soonest = _milestones(self.schedule).forgotten[0]
         return max(expected, round(soonest * self.total_steps))
@@ -151,7 +153,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """The rows that a schedule has to forget, and the learning rate it has for that.
+    """The rows that a schedule has to forget, and the learning rates of the run.
 
     Attributes:
         rows: Number of rows to mask.
@@ -190,17 +192,17 @@ def make_plan(
             such as a Keras schedule. A function is called for at most 512 steps and
             interpolated in between.
         flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
-        schedule: The constants. Kind `"paper"` takes them as they are, and so does
-            `"auto"` if they fit the run. Otherwise warm-up, interval, step and
-            masked strength are derived from the run, keeping those given values that
-            suit it.
+        schedule: The constants. Kind `"paper"` uses them unchanged, and so does
+            `"auto"` if they fit the run. Otherwise warm-up, interval, step and masked
+            strength are derived from the run; given values that fit are kept.
         row_norm: Largest norm that a row may have when it is masked. Compactors start
             as the identity, whose rows have norm 1.
         params_target: Fraction of the parameters to remove.
         latency_target: Fraction of the latency to remove.
 
     Returns:
-        The plan. If it does not fit, its `advice` says why and what would.
+        The plan. If it does not fit, its `advice` says why, and names constants that
+        would fit.
     """
     check_positive_integer("rows_to_mask", rows_to_mask)
     check_positive_integer("total_steps", total_steps)
@@ -236,7 +238,7 @@ def make_plan(
 
 
 def _predict(task: _Task, schedule: Schedule) -> Plan:
-    """Works out what follows from the constants, and says what is wrong with them."""
+    """Predicts the run with the given constants; `advice` says why they do not fit."""
     plan = Plan(
         total_steps=task.total_steps,
         warmup_steps=schedule.warmup(task.total_steps, None),
@@ -262,7 +264,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
             f"{reached:,}, but the run has {plan.total_steps:,} steps."
         )
         return dataclasses.replace(plan, advice=reason)
-    # Channels are selected behind a step, so the first one cannot forget anything.
+    # Channels are selected after a step, so nothing is forgotten in the first step.
     rates = task.rates[reached:] if task.total_steps > 1 else task.rates[:0]
     steps, norm = forget(rates, task.row_norm, schedule)
     if steps is None:
@@ -280,7 +282,7 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
 
 
 def _derive(task: _Task, schedule: Schedule) -> Plan:
-    """Predicts the run with constants changed so that they fit, if any do."""
+    """Predicts the run with derived constants, which fit if any do."""
     rows, total = task.rows, task.total_steps
     dates = _milestones(schedule.kind)
     warmup = min(schedule.warmup(total, None), round(dates.warmup * total))
@@ -310,7 +312,7 @@ def _milestones(kind: str) -> _Milestones:
 
 
 def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
-    """Fits the selections into `window` steps, by interval first, then by step."""
+    """Fits the selections into `window` steps; shortens the interval before `step`."""
     pauses = math.ceil(rows / step) - 1
     if pauses * interval <= window:
         return interval, step
@@ -322,7 +324,7 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
 
 
 def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:
-    """Names constants that fit: the derived ones, or else some with snapping."""
+    """Returns a text with constants that fit: without snapping, or else with it."""
     start = "These constants fit"
     if not derived.fits and not derived.snap:
         start = "No constants fit without snapping; with `snap=True` these do"

@@ -1,4 +1,4 @@
-"""Compactors' rows, and the channels that they make."""
+"""The rows of compactors, and the channels that they make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RowChannels(Sequence):
-    """The channels that compactors' rows make.
+    """The channels that the rows of compactors make.
 
     A channel that several layers make, or one layer at several positions, has several
     rows, which are masked together.
 
     Attributes:
         channels: For each compactor, the channel ids of its rows, in their order.
-        parts: Parts of these channels, one of which must stay in each.
+        parts: Parts of these channels; at least one channel of each part must stay.
     """
 
     channels: tuple[np.ndarray, ...]

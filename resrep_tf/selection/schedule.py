@@ -1,4 +1,4 @@
-"""The constants of forgetting, with one set of defaults for the whole library."""
+"""The constants of selection and forgetting, with their defaults."""
 
 from dataclasses import dataclass
 
@@ -14,17 +14,17 @@ AUTO, INFORMED, PAPER = KINDS = ("auto", "informed", "paper")
 
 @dataclass(frozen=True)
 class Schedule:
-    """The constants of selecting channels, and of pulling masked ones to zero.
+    """The constants of selecting channels and of pulling masked rows to zero.
 
-    The defaults are the paper's constants (Sect. 4.1), but for `kind` and `snap`:
-    with these two, a run of any length forgets what it masks.
+    The defaults are the paper's constants (Sect. 4.1), except `kind` and `snap`: with
+    these two, a run of any length forgets all rows that it masks.
 
     Attributes:
-        kind: `"auto"` changes the constants that cannot finish within the run.
-            `"paper"` takes them as they are. `"informed"` lets gradients say which
-            channels matter least, and forgets these in the first part of the run.
+        kind: `"auto"` changes the constants if they cannot finish within the run.
+            `"paper"` uses them unchanged. `"informed"` chooses channels by gradients,
+            and forgets them in the first part of the run.
         warmup_epochs: Epochs before the first selection.
-        warmup_steps: The same in optimizer steps; wins over `warmup_epochs`.
+        warmup_steps: The same in optimizer steps; it overrides `warmup_epochs`.
         interval: Optimizer steps between two selections.
         step: How many more rows may be masked at each selection.
         lasso_strength: The Lasso's strength on all rows, lambda.
@@ -86,8 +86,7 @@ class Schedule:
     ) -> int:
         """Returns the number of optimizer steps before the first selection.
 
-        Where the length of an epoch is not known, the warm-up is a twentieth of the
-        run.
+        If the length of an epoch is unknown, the warm-up is a twentieth of the run.
         """
         if self.warmup_steps is not None:
             return int(self.warmup_steps)

@@ -1,8 +1,8 @@
-"""Channel selection: norms of compactor rows and a target in, masks out.
+"""Selects channels: turns norms of compactor rows and a target into masks.
 
-Pure NumPy, no state of its own. The order in which rows are masked follows from the
-norms alone; the budget only decides where to stop. That makes a selection one sort and
-one walk, with the budget pricing each step.
+It is pure NumPy without a state. The order in which rows are masked depends on the
+norms alone; the budget only decides where to stop. So a selection is one sort and one
+walk along the sorted rows, on which the budget prices each step.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from resrep_tf.selection.walk import Walk, walk_of
 
 @dataclass(frozen=True)
 class Constraints:
-    """The fraction that a selection must remove, and the widths that it must leave.
+    """The fraction that a selection must remove, and the widths that it may leave.
 
     Attributes:
         target: Fraction of the budget to remove, between 0 and 1. None for a
@@ -48,7 +48,7 @@ class Constraints:
         check_positive_integer("round_to", self.round_to)
 
     def goals(self, budget: Budget) -> CombinedBudget:
-        """Returns a budget together with what is to be removed of it."""
+        """Returns a budget together with the fraction of it to remove."""
         if isinstance(budget, CombinedBudget):
             return budget
         return CombinedBudget([Goal(budget, self.target, self.argument)])
@@ -61,10 +61,10 @@ class Selection:
     Attributes:
         masks: One float32 array for each compactor, 1 for rows to keep and 0 for
             rows to forget.
-        removed: Fraction of the budget that goes with the masked rows; of the first
-            one, if there are several.
-        masked: Number of masked rows over all compactors.
-        target_met: Whether all targets are reached. If not, the limit or the smallest
+        removed: Fraction of the budget that the masked rows take; of the first budget
+            if there are several.
+        masked: Number of masked rows of all compactors.
+        target_met: Whether all targets are met. If not, the limit or the smallest
             allowed widths stopped the selection.
         unit: The name of what that budget counts.
     """
@@ -77,7 +77,7 @@ class Selection:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Number of rows that stay, for each compactor."""
+        """The number of rows that stay, for each compactor."""
         return tuple(int(np.count_nonzero(mask)) for mask in self.masks)
 
     def __str__(self):
@@ -97,31 +97,31 @@ def select(
 ) -> Selection:
     """Masks the rows of smallest norm until all targets or the limit are reached.
 
-    All rows of all compactors compete in one ascending order; equal norms go by
-    compactor, then by row. The rows of one channel are masked together, and their mean
-    counts. Rows that would make their space narrower than allowed are passed over. Rows
-    masked by an earlier selection have no special standing.
+    All rows of all compactors are sorted in one ascending order; equal norms are sorted
+    by compactor, then by row. The rows of one channel are masked together, by their
+    mean norm. Rows that would make their space narrower than allowed are skipped. Rows
+    that an earlier selection masked are not treated differently.
 
-    With `round_to` above 1, rows wait in a queue per space (per part of it that the
-    same layers make), and a queue is masked as one bundle when it brings the widths of
-    these layers to multiples of `round_to`; the first bundle takes the remainder. A
-    budget that knows at which widths the network is faster (`Budget.stops`) makes
-    larger bundles, so that a space is left at one of these, whatever `round_to`. Rows
-    still waiting at the end are kept. A bundle that does not fit into the limit ends
-    the selection. Passing over it instead would mask rows of larger norm in its place,
-    only to release them once the limit has grown.
+       With `round_to` above 1, rows wait in a queue for each space (or part of a space
+       that the same layers make). A queue is masked as one bundle when that brings the
+       widths of these layers to multiples of `round_to`; the first bundle takes the
+       remainder. A budget that knows at which widths the network is faster
+       (`Budget.stops`) makes larger bundles, which end at these widths, whatever
+       `round_to` is. Rows that still wait at the end are kept. A bundle that does not
+       fit into the limit ends the selection. If it were skipped, rows of larger norm
+       would be masked in its place, and kept again once the limit has grown.
 
     Args:
         norms: For each compactor, the norms of its rows.
         spaces: For each compactor, the channel ids of its rows, in the same order; or
-            `RowChannels`, which know parts too.
+            `RowChannels`, which have parts too.
         budget: Prices channels; a `CombinedBudget` for several targets. It is reset
             first, and left at the selected widths.
         constraints: The target and the allowed widths.
         limit: Largest number of rows to mask. Unlimited by default.
 
     Returns:
-        The masks, aligned with `norms`, and what they achieve.
+        The masks, in the order of `norms`, and the fraction that they remove.
     """
     if limit is not None and limit < 0:
         raise ValueError(f"`limit` must not be negative. Received: limit={limit}")
@@ -156,7 +156,7 @@ def largest_reduction(
     min_width: int = 1,
     round_to: int = 1,
 ) -> float:
-    """Returns the fraction that goes when every space has its smallest width.
+    """Returns the fraction that is removed when every space has its smallest width.
 
     Args:
         spaces: For each compactor, the channel ids of its rows.
@@ -178,7 +178,7 @@ def largest_reduction(
 def largest_bundle(
     spaces: Sequence[np.ndarray], budget: Budget, constraints: Constraints
 ) -> int:
-    """Returns how many channels a selection masks together at most.
+    """Returns the largest number of channels that a selection masks together.
 
     Args:
         spaces: For each compactor, the channel ids of its rows.
@@ -218,12 +218,12 @@ def rows_for_target(
     budget: Budget,
     constraints: Constraints,
 ) -> tuple[int, float]:
-    """Estimates, before training, which rows the target will take.
+    """Estimates, before training, how many rows have to be masked for the target.
 
-    The smallest go first, and among rows of the same norm all spaces are thinned
-    evenly. Training decides otherwise in detail, but the number of rows comes out
-    similar: the estimate for ResNet-50 at 54.5 % is 3,675, and the network that the
-    paper's authors published has lost 3,242.
+    The smallest rows are masked first, and among rows of the same norm all spaces lose
+    the same share. Training will choose other rows, but about as many: the estimate for
+    ResNet-50 at 54.5 % is 3,675, and the network that the paper's authors published has
+    lost 3,242.
 
     Args:
         norms: For each compactor, the norms of its rows before training.
@@ -246,7 +246,7 @@ def rows_for_target(
 
 
 def _shares(ids: np.ndarray) -> np.ndarray:
-    """Returns for each row which share of its compactor's channels come before it."""
+    """Returns, for each row, the share of its compactor's channels before it."""
     _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse] / len(first)
 

@@ -1,4 +1,4 @@
-"""The order in which channels are masked, and which of them go together."""
+"""The order in which channels are masked, and which are masked together."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class Walk:
 
     Attributes:
         channels: The channels, each of them once.
-        ends: How many of them are masked at each point at which a selection may stop.
-            Those in between go together.
-        rows: How many rows they have.
+        ends: The numbers of masked channels at which a selection may stop. The channels
+            between two of these numbers are masked together.
+        rows: The number of rows that are masked at each of `ends`.
     """
 
     channels: np.ndarray
@@ -26,7 +26,7 @@ class Walk:
     rows: np.ndarray
 
     def first(self, stops: int) -> "Walk":
-        """Returns the walk as far as a number of its `ends`."""
+        """Returns the part of the walk with the first `stops` of its `ends`."""
         channels = self.channels[: self.ends[stops - 1] if stops else 0]
         return Walk(channels, self.ends[:stops], self.rows[:stops])
 
@@ -37,13 +37,13 @@ class Walk:
 
 @dataclass(frozen=True, eq=False)
 class _Group:
-    """Channels that take the same number of positions of the same widths.
+    """Channels that take the same number of positions in the same compactors.
 
     Attributes:
         members: The channels, as indices into a sorted list of all, smallest first.
-        slots: The widths: compactors, or parts of what they make.
-        positions: How many positions of each width one channel takes.
-        alone: Whether no other channels take positions of these widths.
+        slots: The compactors, or parts of their channels, in which they take positions.
+        positions: For each slot, the number of positions that one channel takes.
+        alone: Whether no other channels take positions in these slots.
     """
 
     members: np.ndarray
@@ -64,7 +64,8 @@ def walk_of(
     Args:
         norms: For each compactor, the norms of its rows.
         rows: The channels of these rows.
-        budget: Knows at which widths it is worth stopping; nothing is removed yet.
+        budget: Its `stops` say at which widths a selection may stop; nothing is
+        removed from it yet.
         min_width: As in `resrep_tf.selection.selection.Constraints`.
         round_to: As there.
     """
@@ -79,7 +80,7 @@ def walk_of(
     place[order] = np.arange(len(order))
     slots = _Slots(rows, min_width, round_to)
     groups = _groups(channels, inverse, rows)
-    # For each channel the place of that with which its bundle is complete.
+    # For each channel, the place of the channel that completes its bundle.
     when = np.full(len(channels), len(channels))
     for group in groups:
         if group.alone:
@@ -95,7 +96,7 @@ def walk_of(
 
 
 class _Slots:
-    """What must not become too narrow: compactors, and parts of what they make."""
+    """The slots that must not become too narrow: compactors, and parts of channels."""
 
     def __init__(self, rows: RowChannels, min_width: int, round_to: int):
         floor = math.ceil(min_width / round_to) * round_to
@@ -108,15 +109,15 @@ class _Slots:
     def bundles(
         self, group: _Group, channels: np.ndarray, budget: Budget
     ) -> np.ndarray:
-        """Returns for each member in turn, with which one its bundle is complete.
+        """Returns, for each member, the member that completes its bundle.
 
         Args:
             group: A group that is alone, so that nothing else changes its widths.
             channels: All channels.
-            budget: Knows at which widths it is worth stopping.
+            budget: Its `stops` say at which widths a selection may stop.
 
         Returns:
-            Numbers of members; those that are not masked have the number of all.
+            Indices of members; for those that are not masked, the number of members.
         """
         size = len(group.members)
         gone = np.arange(1, size + 1)[:, None]
@@ -132,10 +133,10 @@ class _Slots:
     def mask_in_turn(
         self, groups: Sequence[_Group], place: np.ndarray, when: np.ndarray
     ) -> None:
-        """Finds the bundles of groups that take positions of the same widths.
+        """Finds the bundles of groups that take positions in the same slots.
 
-        What one of them takes is no longer there for the others, so one channel has
-        to be looked at after the other.
+        A position that one channel takes is lost for the others, so the channels are
+        handled one after the other.
         """
         group_of = {i: group for group in groups for i in group.members.tolist()}
         queues: dict[int, list[int]] = {id(group): [] for group in groups}
@@ -156,7 +157,7 @@ class _Slots:
 def _groups(
     channels: np.ndarray, inverse: np.ndarray, rows: RowChannels
 ) -> list[_Group]:
-    """Puts channels together that take the same positions."""
+    """Groups channels that take positions in the same slots."""
     if not len(channels):
         return []
     parts = [np.searchsorted(channels, part) for part in rows.parts]
@@ -166,7 +167,8 @@ def _groups(
     taken, positions = np.unique(indices * len(lengths) + slots, return_counts=True)
     owner, slot = np.divmod(taken, len(lengths))
     _, kind = np.unique(slot * (positions.max() + 1) + positions, return_inverse=True)
-    # Channels are alike if all that they take is: compare one kind after the other.
+    # Channels belong together if all their slots and positions are equal, which are
+    # compared one after the other.
     begin = np.searchsorted(owner, np.arange(len(channels) + 1))
     number = np.arange(len(owner)) - begin[owner]
     label = np.zeros(len(channels), np.int64)
