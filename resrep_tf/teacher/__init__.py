@@ -1,1 +1,1 @@
-"""A teacher: what a trained model knows beyond the labels, for every method."""
+"""Distillation: a model in training also learns from a trained one, its teacher."""

@@ -1,13 +1,13 @@
-"""A teacher: what a trained model knows beyond the labels, added to the loss.
+"""Distillation: the loss also compares the outputs with those of a teacher.
 
-The base model is at hand when it is pruned. Learning from its outputs as well is worth
-more than half a point of accuracy on a short run, for every method alike:
+When a model is pruned, the trained base is available as its teacher. Learning from its
+outputs too gains more than half a point of accuracy on a short run, with every method:
 
     total = (1 - weight) * loss + weight * distillation(teacher(x), y_pred)
 
 in training only; losses of regularizers count in full, once. The teacher runs as in
-inference. It is no part of the model that learns: it is neither trained nor saved nor
-counted, and has to be given again when that model is loaded.
+inference. It is not a part of the model that learns: it is neither trained nor saved
+nor counted, and has to be given again after that model is loaded.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ from resrep_tf.teacher.logits import ToLogits, to_logits
 WEIGHT = 0.7
 TEMPERATURE = 4.0
 METRIC = "distillation_loss"
-# Those that Keras divides by the number of examples, and of replicas as well.
+# Reductions that Keras divides by the number of examples, and by that of replicas.
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 @keras.saving.register_keras_serializable(package="resrep_tf")
 @dataclass(frozen=True)
 class Distillation:
-    """How a model learns from a teacher.
+    """The settings with which a model learns from a teacher.
 
     Args:
         weight: The share of the teacher in the loss, from 0 to 1.
-        losses: Losses of `keras.distillation`, which are summed up. By default the
+        losses: Losses of `keras.distillation`, whose sum is used. By default the
             Kullback-Leibler divergence of all outputs at temperature 4. A
-            `LogitsDistillation` is given logits, whatever the models return: of
-            a softmax the logarithm, of a sigmoid the two logits of yes and no.
-            Losses of inner layers' features are refused. Weights of examples do
-            not apply to them.
+            `LogitsDistillation` gets logits, whatever the models return: for a
+            softmax its logarithm, for a sigmoid the two logits of yes and no.
+            Losses of inner layers' features are an error. Sample weights do not
+            apply to these losses.
     """
 
     weight: float = WEIGHT
@@ -71,7 +71,7 @@ class Distillation:
 
     @classmethod
     def of(cls, value: Any) -> "Distillation":
-        """Returns what `distillation=` of `compile` stands for."""
+        """Returns the `Distillation` that an argument of `compile` means."""
         if value is None:
             return cls()
         if isinstance(value, cls):
@@ -99,15 +99,15 @@ class Distillation:
 class Teacher:
     """A teacher that fits the model that learns from it; made by `prepare`.
 
-    Neither Keras nor TensorFlow look into such an object for parts of a model.
+    Keras and TensorFlow do not take its model for a part of the model that learns.
 
     Args:
         model: The teacher's model.
         distillation: How to learn from it.
         losses: The losses of `distillation`, each a mean over the examples.
         to_logits: For the teacher and for the student, a function for each output
-            that makes logits of it; None where no loss asks for logits.
-        metric: The distillation's loss over an epoch.
+            that turns it into logits; None if no loss needs logits.
+        metric: The mean distillation loss of an epoch.
     """
 
     model: keras.Model
@@ -123,7 +123,7 @@ class Teacher:
         return self.distillation.weight
 
     def loss(self, x: Any, y_pred: Any) -> Any:
-        """Returns the distillation's mean over a batch."""
+        """Returns the mean distillation loss of a batch."""
         outputs = self.model(x, training=False)
         flat = [keras.tree.flatten(outputs), keras.tree.flatten(y_pred)]
         kinds = {keras.backend.standardize_dtype(t.dtype) for t in flat[0] + flat[1]}
@@ -148,12 +148,12 @@ class Teacher:
 
 
 def wants_logits(loss: DistillationLoss) -> bool:
-    """Returns whether a loss is to be given logits, not outputs as they are."""
+    """Returns whether a loss needs logits instead of the outputs themselves."""
     return isinstance(loss, LogitsDistillation)
 
 
 class Taught:
-    """What makes a Keras model learn from a teacher; stands before `keras.Model`.
+    """Adds a teacher to a Keras model; to be inherited before `keras.Model`.
 
     `compile` takes `teacher`, a model, and `distillation`, a `Distillation` or losses
     of `keras.distillation`; `teach` changes them later.
@@ -161,8 +161,8 @@ class Taught:
 
     teacher: Teacher | None = None
     distribute_strategy: Any
-    # The name of the teacher that a loaded model had when it was saved, and how it
-    # learnt from it.
+    # For a loaded model: the name of the teacher that it was saved with, and its
+    # distillation.
     _absent: str | None = None
     _distillation: Distillation | None = None
 
@@ -175,7 +175,7 @@ class Taught:
         absent = teacher if isinstance(teacher, str) else None
         if absent is not None:
             teacher = None
-        # Checked before anything is changed.
+        # Everything is checked before anything is changed.
         prepared = None
         if teacher is not None:
             prepared = prepare(teacher, self, Distillation.of(distillation))
@@ -184,10 +184,10 @@ class Taught:
         self._distillation = None if absent is None else distillation
 
     def teach(self, teacher: keras.Model | None, distillation: Any = None) -> None:
-        """Gives a compiled model a teacher, another one, or None.
+        """Sets or replaces the teacher of a compiled model; None removes it.
 
-        Nothing else changes: a model that was loaded goes on with its optimizer, and
-        with the distillation that it had if no other is given.
+        Nothing else changes: a loaded model keeps its optimizer, and its distillation
+        too if no other is given.
         """
         prepared = None
         if teacher is not None:
@@ -196,7 +196,7 @@ class Taught:
             with self.distribute_strategy.scope():
                 prepared = prepare(teacher, self, Distillation.of(distillation))
         self.teacher, self._absent = prepared, None
-        self.train_function = None  # It was traced without, or with another one.
+        self.train_function = None  # It was traced without this teacher.
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -233,7 +233,7 @@ class Taught:
             raise ValueError(
                 f"`{self.name}` was compiled with a teacher, which is not saved with "
                 "it. Give it again with `model.teach(teacher)` or at the next "
-                "`compile`; or go on without one by `model.teach(None)`. "
+                "`compile`, or continue without one by `model.teach(None)`. "
                 f"Received: no model for the teacher `{self._absent}`"
             )
         if not self._learns():
@@ -244,14 +244,14 @@ class Taught:
         # Optimizers sum up gradients over replicas.
         count = tf.distribute.get_strategy().num_replicas_in_sync
         share = ops.cast(distilled, loss.dtype)
-        for penalty in self.losses:  # These are not the teacher's to weaken.
+        for penalty in self.losses:  # Regularizers count in full.
             share = share + ops.cast(ops.sum(penalty), loss.dtype)
         weight = self.teacher.weight
         return (1 - weight) * loss + weight * share / count
 
     def test_step(self, data):
         logs = super().test_step(data)
-        # Nothing is distilled then.
+        # The teacher does not run in evaluation.
         return {name: value for name, value in logs.items() if name != METRIC}
 
 
@@ -259,8 +259,8 @@ class Taught:
 class Student(Taught, keras.Model):
     """A plain model that can learn from a teacher.
 
-    It shares its layers with the model that it is made of by `of`: training it trains
-    that one, which is the one to save.
+    `of` makes it from a model, with the same layers: training it trains that model,
+    which is the one to save.
     """
 
     def __init__(self, *args, **kwargs):
@@ -277,13 +277,13 @@ class Student(Taught, keras.Model):
         return keras.Model(inputs, outputs, name=self.name)
 
 
-# === Does a teacher fit a model? ===
+# === Checks whether a teacher fits a model ===
 
 
 def prepare(
     teacher: keras.Model, student: keras.Model, distillation: Distillation
 ) -> Teacher:
-    """Checks that a teacher fits a model, and finds what its outputs mean."""
+    """Checks that a teacher fits a model, and finds how to read its outputs."""
     if not isinstance(teacher, keras.Model) or as_function(teacher) is None:
         raise TypeError(
             "`teacher` must be a Functional or built Sequential model. "
@@ -345,10 +345,10 @@ def _distilled(losses: Sequence[DistillationLoss], count: int) -> list[bool]:
 def _as_mean(loss: DistillationLoss) -> DistillationLoss:
     """Returns a loss that is a plain mean over a batch's examples.
 
-    `LogitsDistillation` applies a softmax for a `KLDivergence` object only, and takes
-    the divergence of bare logits for the function, which is what its own default
-    "kl_divergence" comes to. And objects divide by the number of replicas, functions
-    do not.
+    `LogitsDistillation` applies a softmax only if its loss is a `KLDivergence` object.
+    For the function, to which its own default "kl_divergence" is resolved, it computes
+    the divergence of the logits themselves. Also, objects divide by the number of
+    replicas, and functions do not.
     """
 
     def convert(part: Any) -> Any:

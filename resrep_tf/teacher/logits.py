@@ -1,4 +1,4 @@
-"""Logits of a model's outputs, be they logits, probabilities of classes or of yes."""
+"""Turns a model's outputs into logits, whether they are logits or probabilities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ ToLogits = Callable[[Any], Any]
 def to_logits(
     teacher: keras.Model, student: keras.Model, used: list[bool]
 ) -> tuple[list[ToLogits], list[ToLogits]]:
-    """Returns the functions that make logits of both models' outputs."""
+    """Returns functions that turn the outputs of both models into logits."""
     sides: tuple[list[ToLogits], list[ToLogits]] = ([], [])
     for number, is_used in enumerate(used):
         if not is_used:
