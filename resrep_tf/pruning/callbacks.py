@@ -26,16 +26,17 @@ from resrep_tf.selection.schedule import Schedule
 
 
 class ChannelSelection(keras.callbacks.Callback):
-    """Decides which channels to forget, against a global budget (Sect. 3.4).
+    """Selects the channels to forget, for a global budget (Sect. 3.4 of the paper).
 
-    At least one target must be given; of several, all are to be met.
+    At least one target must be given. If several are given, all are to be met.
 
-    After the warm-up, every `interval` steps, the limit rises by `step`: that many
-    compactor rows at most, those of the smallest norm in the whole network (or those
-    on which the loss depends least, see `schedule`), are masked, fewer if the target
-    is met before.
+    After the warm-up, every `interval` steps, the limit rises by `step`. The limit is
+    the largest number of compactor rows that may be masked; fewer are if the targets
+    are met before. The rows of the smallest norm in the whole network are masked first
+    (or those on which the loss depends least, see `schedule`).
 
-    Steps are optimizer steps: with gradient accumulation one takes several batches.
+    Steps are optimizer steps: with gradient accumulation, one step takes several
+    batches.
 
     Args:
         flops_target: The fraction of FLOPs to remove, between 0 and 1.
@@ -45,35 +46,37 @@ class ChannelSelection(keras.callbacks.Callback):
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
         epsilon: Below this norm a row counts as forgotten.
-        schedule: `"auto"` takes these constants if they fit the run. If they do not,
-            it changes them, the Lasso's strength on masked rows among them (see
-            `resrep_tf.plan`). It also raises that strength for rows that have grown,
-            and masks all rows that the target still takes at the last planned
-            selection. Then it stops selecting: rows that were masked later would not
-            be forgotten in time. `"paper"` takes the constants as they are and warns
-            if they cannot finish within the run. `"informed"` masks those channels
-            first on which the loss depends least for what they cost, by the gradients
-            of recent batches, and has all of them forgotten after an eighth of the
-            run; rows that are not masked keep still. Otherwise it is like `"auto"`.
-        total_steps: The step at which training ends, counted from its very start. By
-            default the number that follows from the arguments of `fit`. Give it if
-            `fit` is called with fewer epochs than the run has in all.
+        schedule: `"auto"` uses these constants if they fit the run. If they do not, it
+            changes them, including the Lasso's strength on masked rows (see
+            `resrep_tf.plan`). It also raises that strength for rows that have grown.
+            At the last planned selection it masks all rows that are still needed to
+            meet the targets. Then it stops selecting, since rows that are masked later
+            would not be forgotten in time. `"paper"` uses the constants unchanged and
+            warns if they cannot finish within the run. `"informed"` is like `"auto"`,
+            but gradients of recent batches choose the channels: it first masks those
+            on which the loss depends least, relative to their cost. All of them are
+            forgotten after an eighth of the run, and rows that are not masked do not
+            learn.
+        total_steps: The step at which training ends, counted from the start of the
+            run. By default it follows from the arguments of `fit`. Give it if `fit` is
+            called with fewer epochs than the whole run has.
         params_target: The fraction to remove of the parameters that the model has
             when it is converted, between 0 and 1.
         latency_target: The fraction to remove of the latency that `latency_table`
             predicts, between 0 and 1.
-        latency_table: What `resrep_tf.measure_latency` returned for the model before
-            it was wrapped, or the path of its file.
+        latency_table: The table that `resrep_tf.measure_latency` returned for the
+            model before it was wrapped, or the path of its file.
 
-    The state (limit, masks) is the model's, so a saved model goes on where it was.
-    Logs gain `flops_removed`, that of the model without its masked channels, and
-    `forgotten`, the share of masked rows below `epsilon`.
+           The state (limit, masks) belongs to the model, so a saved model continues
+           where it was. Logs also have `flops_removed`, the fraction of FLOPs that the
+           masked channels take, and `forgotten`, the share of masked rows below
+           `epsilon`.
 
     Attributes:
         goals: The targets.
         constraints: The allowed widths.
-        schedule: The constants in use, as they are changed when training begins.
-        plan: What is to be expected of the run, when training has begun.
+        schedule: The constants in use; they are changed when training begins.
+        plan: The plan of the run; made when training begins.
 
     Example:
 
@@ -150,13 +153,13 @@ class ChannelSelection(keras.callbacks.Callback):
         if self.plan is not None:
             return
         if not self.schedule.fits_run and self.model.compactor_momentum is None:
-            return  # Taken as it is: nothing is known about the user's optimizer.
+            return  # Nothing can be predicted for an optimizer of the user's own.
         total, batches = self.total_steps, self.params.get("steps")
         if total is None:
             if batches is None:
                 return
             total = batches * self.params["epochs"] // self.model.batches_per_step
-            if epoch == 0:  # Not so where `fit` was told to go on at a later epoch.
+            if epoch == 0:  # With `initial_epoch`, `epochs` counts the earlier ones.
                 total += number(self.model.optimizer.iterations)
         self._make_plan(total)
         if batches is not None:
@@ -180,33 +183,34 @@ class ChannelSelection(keras.callbacks.Callback):
             self._warn(self.plan.advice)
 
     def _check_length(self, batches: int) -> None:
-        """Warns if this `fit` ends before its channels are forgotten, by the plan."""
+        """Warns if, by the plan, this `fit` ends before all channels are forgotten."""
         end = number(self.model.optimizer.iterations)
         end += batches // self.model.batches_per_step
         if self.total_steps is not None and self.plan.forgotten_by > end:
             self._warn(
                 f"This `fit` ends at step {end:,} of `total_steps={self.total_steps}`: "
                 "by the plan, channels are forgotten by step "
-                f"{self.plan.forgotten_by:,}, and `convert` leaves in what is not. "
-                "Call `fit` again to go on; or, if this is the whole run, leave out "
+                f"{self.plan.forgotten_by:,}, and `convert` keeps those that are not. "
+                "Call `fit` again to continue; or, if this is the whole run, leave out "
                 "`total_steps`."
             )
 
     def _warn(self, text: str) -> None:
-        """Says what is wrong with the plan; a subclass may have said it before."""
+        """Warns about the plan; a subclass may leave out what the user knows."""
         warnings.warn(text, stacklevel=3)
 
     # === During training ===
 
     def on_train_batch_end(self, batch, logs=None):
-        # With `steps_per_execution` several steps have passed since the last call.
+        # With `steps_per_execution`, several steps have passed since the last call.
         step = number(self.model.optimizer.iterations)
         if step < self.schedule.warmup_steps or self._is_settled():
             return
         due = (step - self.schedule.warmup_steps) // self.schedule.interval + 1
         limit = due * self.schedule.step
         if self.schedule.fits_run and due >= self.plan.selections:
-            # The plan's number of rows is an estimate, but its dates are fixed.
+            # The number of rows in the plan is an estimate, but its last selection is
+            # fixed: it masks as many rows as the targets need.
             limit = sum(compactor.width for compactor in self.model.compactors)
         if limit > number(self.model.state.selection_limit):
             self.model.state.selection_limit.assign(limit)
@@ -216,7 +220,8 @@ class ChannelSelection(keras.callbacks.Callback):
         """Returns whether masks do not change any more."""
         if not self.schedule.fits_run:
             return False
-        # To read all masks at every step would be slow; they change with these two.
+        # Reading all masks at every step would be slow. They change only when one of
+        # these two numbers changes.
         state = self.model.state
         seen = number(state.flops_removed), number(state.selection_limit)
         if seen != self._seen:
@@ -225,18 +230,18 @@ class ChannelSelection(keras.callbacks.Callback):
         return self._met
 
     def on_epoch_end(self, epoch, logs=None):
-        # Up to date also if the last batch was followed by a selection.
+        # Computed again, since a selection may have followed the last batch.
         if logs is not None:
             logs["flops_removed"] = number(self.model.state.flops_removed)
             logs["forgotten"] = float(self.model.forgotten_share())
 
     def select(self) -> selection.Selection:
-        """Chooses the rows to forget and hands the masks to the compactors."""
+        """Selects the rows to mask, and sets the masks of all compactors."""
         norms = [np.asarray(c.row_norms()) for c in self.model.compactors]
         if not all(np.isfinite(each).all() for each in norms):
             raise FloatingPointError(
                 "Training has diverged: compactors have NaN or infinite rows. Go back "
-                "to a checkpoint and take a lower learning rate. Received: "
+                "to a checkpoint and use a lower learning rate. Received: "
                 f"learning_rate={number(self.model.leading_optimizer.learning_rate)}"
             )
         chosen = selection.select(
@@ -259,22 +264,22 @@ class ChannelSelection(keras.callbacks.Callback):
     def _strength_in_time(
         self, norms: list[np.ndarray], chosen: selection.Selection
     ) -> float:
-        """Returns the strength with which the largest masked row is zero in time.
+        """Returns the Lasso strength with which the largest masked row is zero in time.
 
         The plan knows only the norms at the start. Rows may grow before they are
-        masked: a normalisation behind them makes their common scale arbitrary.
+        masked: if a normalisation follows them, their common scale is arbitrary.
         """
         masked = (n[m < 0.5] for n, m in zip(norms, chosen.masks, strict=True))
         largest = float(np.concatenate([*masked, [0.0]]).max())
         now, end = number(self.model.optimizer.iterations), self.plan.forgotten_by
-        # With `steps_per_execution` a selection may come after the planned date.
+        # With `steps_per_execution`, a selection may come after its planned step.
         rates = self._rates[now:end] if now < end else self._rates[now:]
         return needed_strength(rates, largest, self.model.compactor_momentum)
 
     def _raise_strength(self, strength: float) -> None:
-        """Sets the strength on masked rows, unless it is higher already.
+        """Raises the strength on masked rows to a value; never lowers it.
 
-        A lower one would keep rows that were masked earlier from being forgotten in
+        With a lower strength, rows that were masked earlier would not be forgotten in
         time.
         """
         strength = max(strength, number(self.model.state.masked_strength))

@@ -1,4 +1,4 @@
-"""The compactor: the part of the network that learns to forget."""
+"""The compactor: the layer whose rows are trained to be forgotten."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,15 +45,15 @@ class Compactor(keras.layers.Layer):
         kind: `"matrix"`, a 1x1 convolution without bias, or `"vector"`, one scale per
             channel (a variant in the paper's Table 3).
         axis: The channel axis.
-        groups: Into how many groups the channels are cut; each is mapped to itself.
+        groups: The number of groups of channels; each group is mapped to itself.
             Behind a convolution with groups, only such a map can be merged into it.
 
     The kernel of a matrix compactor is laid out (in, out) as in `keras.layers.Dense`,
     (in of a group, out) as in `keras.layers.Conv2D` if there are several, so the
-    paper's row j is `kernel[:, j]`. `mask` has a 1 for every row that goes
-    on learning and a 0 for every row that is to be forgotten.
+    paper's row j is `kernel[:, j]`. `mask` has a 1 for every row to keep
+    and a 0 for every row that is to be forgotten.
 
-    Subclasses may forget something else than their kernel: see `rows`.
+    Subclasses may train other variables to be forgotten: see `rows`.
 
     Reference:
         [ResRep: Lossless CNN Pruning via Decoupling Remembering and Forgetting](
@@ -128,7 +128,7 @@ class Compactor(keras.layers.Layer):
         """The number of rows."""
         return self.kernel.shape[-1]
 
-    # === What is forgotten ===
+    # === Rows ===
 
     @property
     def rows(self) -> keras.Variable:
@@ -142,7 +142,7 @@ class Compactor(keras.layers.Layer):
     def norms_at_start(self) -> np.ndarray:
         """Returns the norms that the rows had when the model was wrapped.
 
-        Plans rest on them, and must be the same after a restart as before.
+        Plans use them, so that a plan is the same after a restart as before.
         """
         return np.ones(self.width)
 
@@ -152,14 +152,14 @@ class Compactor(keras.layers.Layer):
 
     @classmethod
     def attach(cls, model: keras.Model) -> None:
-        """Prepares the compactors of this class, once, when their model exists."""
+        """Prepares all compactors of this class, once, after their model is made."""
 
     @staticmethod
     def usual_momentum(optimizer: keras.Optimizer) -> float:
-        """Returns the momentum that rows are trained with unless another is given.
+        """Returns the default momentum with which rows are trained.
 
         Args:
-            optimizer: The optimizer of everything else.
+            optimizer: The optimizer of all other weights.
         """
         return Schedule.momentum
 
@@ -187,7 +187,7 @@ class Compactor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config):
-        # In files of version 0.1 all kinds are of this class.
+        # Files of version 0.1 have this class for all kinds.
         kind = KINDS.get(config.get("kind"), cls)
         if kind is not cls and issubclass(kind, cls):
             return kind.from_config(config)
@@ -200,7 +200,7 @@ def _identities(shape: Sequence[int], dtype: Any = None) -> Any:
 
 
 def _block_diagonal(kernel: Any, groups: int) -> Any:
-    """Returns a kernel with groups as one matrix from all channels to all."""
+    """Returns a grouped kernel as one matrix from all channels to all."""
     if groups == 1:
         return kernel
     size, width = kernel.shape
@@ -219,9 +219,9 @@ class SplitActivation(keras.layers.Activation):
 
 @register(Compactor)
 class CompactorRule(Channelwise):
-    """Merged into the layer before it, a compactor costs nothing.
+    """The rule of a compactor: it costs nothing, since conversion merges it.
 
-    Its row j and the layer's channel j are one channel of one space.
+    Its row j and channel j of the layer before it are the same channel.
     """
 
     role = fusion.MATRIX
@@ -241,14 +241,14 @@ class CompactorRule(Channelwise):
         (keep,) = keeps.outputs
         matrix = call.op.matrix(keep)
         if keeps.replaced is not None:
-            # A row that goes, but whose channel has to stay, is zero.
+            # A dropped row whose channel has to stay is zero.
             matrix[:, ~np.isnan(keeps.replaced[keep])] = 0.0
         return Fusion(matrix=matrix)
 
 
 @register(SplitActivation)
 class SplitActivationRule(Activation):
-    """An activation that goes back into the layer before it."""
+    """The rule of an activation that goes back into the layer before it."""
 
     role = fusion.ACTIVATION
 

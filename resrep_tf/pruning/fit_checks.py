@@ -1,7 +1,7 @@
-"""What `fit` looks at: callbacks, frozen layers and labels.
+"""The checks of `fit`: callbacks, frozen layers and labels.
 
-Some callbacks bring back weights from before pruning. Accuracy is best before channels
-are forgotten, so that "the best weights" are those of the unpruned network.
+Some callbacks restore weights from before pruning. Accuracy is best before channels are
+forgotten, so "the best weights" are those of the unpruned network.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
     selecting = [c for c in callbacks if getattr(c, "selects_channels", False)]
     if len(selecting) > 1:
         raise ValueError(
-            "One callback only may select channels: each would overwrite the masks of "
+            "Only one callback may select channels: each would overwrite the masks of "
             "the other. Give all targets to one `ChannelSelection`. "
             f"Received: {len(selecting)} of them"
         )
@@ -38,8 +38,8 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
         ):
             warnings.warn(
                 "`ModelCheckpoint(save_best_only=True)` keeps the weights of the best "
-                "epoch, which is one from before channels were forgotten: converted, "
-                f"they are as wide as before. {_LATER} Or save every epoch.",
+                "epoch, which is from before channels were forgotten: converted, they "
+                f"are as wide as before. {_LATER} Or save every epoch.",
                 stacklevel=4,
             )
 
@@ -47,19 +47,19 @@ def check_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> None:
 def _check_stopping(callback: keras.callbacks.EarlyStopping) -> None:
     if callback.restore_best_weights:
         raise ValueError(
-            "`EarlyStopping(restore_best_weights=True)` would bring back the weights "
+            "`EarlyStopping(restore_best_weights=True)` would restore the weights "
             f"from before channels were forgotten. {_LATER} "
             "Received: callbacks with EarlyStopping(restore_best_weights=True)"
         )
     warnings.warn(
         "`EarlyStopping` may end training before all masked channels are forgotten; "
-        f"`convert` then leaves them in. {_LATER}",
+        f"`convert` then keeps them. {_LATER}",
         stacklevel=5,
     )
 
 
 def check_frozen(model: Any) -> None:
-    """Warns if most of a model is frozen, so that it cannot make up for channels."""
+    """Warns if most of a model is frozen and cannot compensate for lost channels."""
     names = frozen_layers(model)
     frozen = sum(layer.count_params() for layer in _frozen(model))
     own = {id(variable) for variable in model.own_variables}
@@ -68,8 +68,8 @@ def check_frozen(model: Any) -> None:
         warnings.warn(
             f"Most of the weights are frozen, in {len(names)} layers "
             f"({', '.join(names[:5])}{', ...' if len(names) > 5 else ''}). These can "
-            "lose channels, but cannot make up for those that are lost. To let them, "
-            "set `trainable = True` in the model and compile it again.",
+            "lose channels, but cannot learn to compensate for lost ones. To let them "
+            "learn, set `trainable = True` in the model and compile it again.",
             stacklevel=3,
         )
 
@@ -89,7 +89,7 @@ def _frozen(model: keras.Model) -> Iterator[keras.Layer]:
 
 @contextlib.contextmanager
 def blame_labels(model: keras.Model) -> Iterator[None]:
-    """Turns TensorFlow's error about a label into one that says what is wrong."""
+    """Turns TensorFlow's error about a label into one that names the mistake."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:

@@ -17,7 +17,7 @@ def row_norms(kernel: Any) -> Any:
 
 
 def row_effects(gradient: Any, kernel: Any) -> Any:
-    """Returns by how much the loss grows with the scale of every row."""
+    """Returns the derivative of the loss with respect to the scale of every row."""
     axes = tuple(range(len(kernel.shape) - 1))
     return ops.sum(gradient * kernel, axis=axes)
 
@@ -32,12 +32,12 @@ def lasso_gradient(kernel: Any, strength: Any) -> Any:
 
 
 def reset_gradient(gradient: Any, kernel: Any, mask: Any, strength: Any) -> Any:
-    """Returns Eq. 14: the mask acts on the objective's gradient, not on the Lasso's.
+    """Returns the reset gradient (Eq. 14): the mask acts on all but the Lasso's part.
 
     Args:
         gradient: The gradient of the objective with respect to `kernel`.
         kernel: The weights, with output channels on the last axis.
-        mask: A factor for each output channel: 1 to go on learning, 0 to forget.
+        mask: A factor for each output channel: 1 to keep, 0 to forget.
         strength: The Lasso's strength, lambda.
     """
     return gradient * ops.cast(mask, gradient.dtype) + lasso_gradient(kernel, strength)

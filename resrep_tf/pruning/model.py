@@ -1,4 +1,4 @@
-"""The wrapped model: trains like any Keras model, and forgets masked channels."""
+"""The wrapped model: it trains like any Keras model, and forgets masked channels."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -24,13 +24,13 @@ from resrep_tf.teacher.distillation import Taught
 class ResRepModel(Taught, EqualReplicas):
     """A model with compactors, as `resrep_tf.wrap` makes it.
 
-    Everything but the compactors trains as the user asks: their optimizer, loss and
-    schedule. The compactors have an optimizer of their own, and their gradients are
-    reset (`resrep_tf.pruning.gradient_reset`). Masks and `state` are weights of the
-    model, so that they survive a restart.
+    All weights but the compactors' train with the user's optimizer, loss and
+    learning-rate schedule. The compactors have an optimizer of their own, and their
+    gradients are reset (`resrep_tf.pruning.gradient_reset`). Masks and `state` are
+    weights of the model, so that files and checkpoints have them.
     """
 
-    # Keras revives a functional subclass only if its constructor is spelled so.
+    # Keras loads a functional subclass only if its constructor has this signature.
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.compactor_optimizer = None
@@ -98,19 +98,19 @@ class ResRepModel(Taught, EqualReplicas):
             optimizer: Trains everything but the compactors.
             *args: As in `keras.Model.compile`, from `loss` on.
             compactor_optimizer: Trains the compactors, with its own learning rate.
-                By default SGD with momentum 0.99 whose learning rate is that of
-                `optimizer` at every step. A number is taken as another momentum
-                for that default.
+                By default SGD with momentum 0.99 and, at every step, the learning
+                rate of `optimizer`. A number is another momentum for that default.
             lasso_strength: The Lasso's strength on the compactors, lambda.
             masked_strength: Its strength on masked rows; the same by default, as in
                 the paper. On a short run masked rows need a strong pull to be
                 forgotten in time, which would harm the others.
-            snap: Whether a masked row starts from rest and becomes exactly zero as
-                soon as it is within one step of it. Otherwise it oscillates around
-                zero until the learning rate has decayed, as in the paper.
+            snap: Whether a masked row becomes exactly zero as soon as it is within one
+                step of it; its velocity is zero when it is masked. Otherwise it
+                oscillates around zero until the learning rate has decayed, as in the
+                paper.
             **kwargs: As in `keras.Model.compile`; also `teacher`, a trained model to
                 learn from beside the labels, and `distillation`, a
-                `resrep_tf.Distillation` that says how.
+                `resrep_tf.Distillation` with the settings.
         """
         constants = Schedule(
             lasso_strength=lasso_strength, masked_strength=masked_strength, snap=snap
@@ -118,8 +118,8 @@ class ResRepModel(Taught, EqualReplicas):
         super().compile(optimizer, *args, **kwargs)
         self.state.lasso_strength.assign(constants.lasso_strength)
         self.state.masked_strength.assign(constants.strength)
-        # A schedule may raise the strength, and must come to the same result when it
-        # is derived once more after a restart.
+        # A schedule may raise the strength. It is derived again after a restart, from
+        # this value, with the same result.
         self.compiled_strength = float(constants.strength)
         optimizers = Optimizers.make(
             self.optimizer, compactor_optimizer, constants.snap, self.compactors
@@ -129,8 +129,8 @@ class ResRepModel(Taught, EqualReplicas):
         self._optimizers = optimizers
         if not self._other_variables:
             raise ValueError(
-                "All layers are frozen, so that none could make up for what compactors "
-                f"forget. Received: model={self.name!r} without trainable weights"
+                "All layers are frozen, so that none can learn to compensate for lost "
+                f"channels. Received: model={self.name!r} without trainable weights"
             )
         optimizers.check(self)
         optimizers.build(self._other_variables, self._row_variables)
@@ -142,7 +142,7 @@ class ResRepModel(Taught, EqualReplicas):
 
     @property
     def compactor_momentum(self) -> float | None:
-        """The momentum with which SGD trains the compactors; None if another does."""
+        """The momentum of the compactors' SGD; None if they have another optimizer."""
         if self._optimizers is None:
             return Schedule.momentum
         return self._optimizers.momentum
@@ -158,7 +158,7 @@ class ResRepModel(Taught, EqualReplicas):
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches in an optimizer step: more than one to accumulate."""
+        """The number of batches in an optimizer step; above 1 with accumulation."""
         return self._optimizers.batches_per_step
 
     def get_compile_config(self):
@@ -226,9 +226,9 @@ class ResRepModel(Taught, EqualReplicas):
         return np.split(importance, np.cumsum([c.width for c in self.compactors])[:-1])
 
     def set_masks(self, masks: Sequence[np.ndarray]) -> None:
-        """Sets which rows go on learning (1) and which are forgotten from now on (0).
+        """Sets which rows to keep (1) and which are to be forgotten from now on (0).
 
-        With `snap`, newly masked rows start from rest.
+        With `snap`, the velocity of newly masked rows is set to zero.
         """
         if len(masks) != len(self.compactors):
             raise ValueError(

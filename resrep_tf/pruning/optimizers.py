@@ -1,4 +1,4 @@
-"""The two optimizers of a wrapped model: made, checked and driven together."""
+"""The two optimizers of a wrapped model: made, checked and applied together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from resrep_tf.pruning.compactor import Compactor
 from resrep_tf.pruning.state import State
 from resrep_tf.selection.checks import check_momentum
 
-# The share of a row's importance that a step leaves as it is: it is the mean of about
+# The share of a row's importance that a step keeps, so that it is the mean of about
 # the last hundred batches.
 _MEMORY = 0.99
 
@@ -31,7 +31,7 @@ def inner(optimizer: keras.Optimizer) -> keras.Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class Optimizers:
-    """The optimizer of the compactors' rows beside that of everything else.
+    """The optimizer of the compactors' rows, and that of all other weights.
 
     Attributes:
         main: The user's optimizer.
@@ -75,7 +75,7 @@ class Optimizers:
         compactor = keras.optimizers.get(given)
         _check_compactor_optimizer(compactor, snap)
         if is_scaled(main) and not is_scaled(compactor):
-            # Both see a bad step at the same time, so that their scales stay equal.
+            # Both skip the same steps, so that their loss scales stay equal.
             compactor = keras.optimizers.LossScaleOptimizer(
                 compactor,
                 initial_scale=main.initial_scale,
@@ -86,15 +86,15 @@ class Optimizers:
     def build(self, main: list[Any], rows: list[Any]) -> None:
         """Builds each optimizer on its own variables.
 
-        One that is built when it is first used silently loses its state when a saved
-        model is loaded.
+        An optimizer that is built only at its first use silently loses its state when
+        a saved model is loaded.
         """
         for optimizer, variables in [(self.main, main), (self.compactor, rows)]:
             if not optimizer.built:
                 optimizer.build(variables)
 
     def check(self, model: keras.Model) -> None:
-        """Raises for what Keras would accept and then silently do wrong."""
+        """Raises for settings that Keras would accept but silently handle wrongly."""
         optimizers = {
             "optimizer": inner(self.main),
             "compactor_optimizer": inner(self.compactor),
@@ -111,14 +111,14 @@ class Optimizers:
 
     @property
     def momentum(self) -> float | None:
-        """The momentum with which SGD trains the rows; None if another does."""
+        """The momentum of the rows' SGD; None if they have another optimizer."""
         optimizer = inner(self.compactor)
         sgd = isinstance(optimizer, keras.optimizers.SGD)
         return optimizer.momentum if sgd else None
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches in an optimizer step: more than one to accumulate."""
+        """The number of batches in an optimizer step; above 1 with accumulation."""
         return inner(self.main).gradient_accumulation_steps or 1
 
     def config(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Optimizers:
     def note_importance(
         self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
     ) -> None:
-        """Lets the rows' gradients, which come with the loss's scale, count.
+        """Adds the rows' gradients, which have the loss scale, to their importance.
 
         Rows whose gradients are not finite keep their importance; with a loss scale
         there are such steps. So do all rows while they learn.
@@ -170,7 +170,7 @@ class Optimizers:
     def reset_gradients(
         self, gradients: Sequence[Any], compactors: Sequence[Compactor], state: State
     ) -> list[Any]:
-        """Resets the rows' gradients, which come with the loss's scale.
+        """Resets the rows' gradients, which have the loss scale.
 
         Optimizers sum gradients over replicas, so each contributes its share of
         the Lasso. The Lasso term has no loss scale; it gets the one that the
@@ -204,8 +204,8 @@ class Optimizers:
             pairs = [(g, v) for g, (_, v) in zip(joint, main + rows, strict=True)]
             main, rows = pairs[: len(main)], pairs[len(main) :]
         if self.follows:
-            # A tensor (which `ops` does not make of a variable): an optimizer takes
-            # any variable for its own, and could not be loaded with one more.
+            # A tensor (`ops` would return the variable): an optimizer registers any
+            # variable as its own, and could not be loaded with one more.
             self.compactor.learning_rate = tf.convert_to_tensor(self.main.learning_rate)
         self.main.apply_gradients(main)
         self.compactor.apply_gradients(rows)
@@ -214,7 +214,7 @@ class Optimizers:
         """Sets masked rows to exactly zero once they are within a step of it.
 
         With momentum m a row moves by at most lr * lambda / (1 - m) a step, so it
-        cannot cross zero without being seen here.
+        cannot cross zero without being noticed here.
 
         Returns:
             For each compactor, the norms that its rows have now.
@@ -240,9 +240,9 @@ class Optimizers:
     # === Between steps ===
 
     def stop_rows(self, number: int, rows: np.ndarray) -> None:
-        """Takes the velocity from some rows of a compactor, if rows are snapped.
+        """Sets the velocity of some rows of a compactor to zero, if rows are snapped.
 
-        What the objective did to a row lives on in its velocity, and would carry the
+        The velocity still contains gradients of the objective, which would carry the
         row past zero on a short run.
 
         Args:

@@ -1,4 +1,4 @@
-"""Plans for a particular model: will this run finish forgetting?"""
+"""Makes plans for a model: predicts whether a run forgets all masked rows."""
 
 import dataclasses
 from collections.abc import Callable
@@ -43,24 +43,24 @@ def plan(
     latency_target: float | None = None,
     latency_table: LatencyTable | str | Path | None = None,
 ) -> Plan:
-    """Says when a run reaches its target and when the last channel is forgotten.
+    """Predicts when a run reaches its target and when the last channel is forgotten.
 
-    The norm of a row that is masked is taken from the moment of wrapping, so that a
-    plan is the same before a run and in the middle of it.
+    It uses the norms that rows had when the model was wrapped, so that a plan is the
+    same before a run and in the middle of it.
 
     Args:
-        pruner: A wrapped model. Where it is compiled, the learning rate,
+        pruner: A wrapped model. If it is compiled, the learning rate,
             `masked_strength`, `momentum` and `snap` are taken from it unless given.
-        total_steps: Steps of the optimizer in the run; batches may be more.
-        learning_rate: A number, or a function of the step: a Keras schedule, or what a
-            callback will do during training, which cannot be foreseen.
-        steps_per_epoch: To count the default warm-up: five epochs, or a twentieth of
-            the run without it.
-        schedule: As in `ChannelSelection`. `"paper"` only tells whether the constants
+        total_steps: Optimizer steps in the run; there may be more batches.
+        learning_rate: A number, or a function of the step: a Keras schedule, or the
+            rates that a callback will set during training, which cannot be known here.
+        steps_per_epoch: Decides the default warm-up of five epochs. Without it, the
+            warm-up is a twentieth of the run.
+        schedule: As in `ChannelSelection`. `"paper"` only says whether the constants
             fit.
 
-    The others are those of `ChannelSelection` and, for compactors, of `compile`. Print
-    the result, or hand its constants to `ChannelSelection`.
+    The other arguments are those of `ChannelSelection` and, for compactors, of
+    `compile`. Print the result, or pass its constants to `ChannelSelection`.
 
     Example:
 
@@ -89,7 +89,7 @@ def _own_constants(
     momentum: float | None,
     snap: bool | None,
 ) -> dict[str, Any]:
-    """Returns the constants of the compactors, by default those of the model."""
+    """Returns a schedule whose compactor constants are by default the model's."""
     return {
         "masked_strength": masked_strength or number(pruner.state.masked_strength),
         "momentum": _momentum(pruner) if momentum is None else momentum,
@@ -136,16 +136,16 @@ def targets_met(
 ) -> bool:
     """Returns whether all targets are met without the masked rows.
 
-    It goes by the model's own state, so it is the same after a restart.
+    It depends only on the model's own state, so it is the same after a restart.
 
     Args:
         pruner: A wrapped model.
         goals: The targets.
-        budget: The budgets of the model's graph, where they are at hand. They are
+        budget: The budgets of the model's graph, if they exist already. They are
             reset first.
     """
     target = goals.flops_target
-    # Both sides rounded alike: the model's is a float32.
+    # Rounded like the model's number, which is a float32.
     removed = np.float32(number(pruner.state.flops_removed))
     if target is not None and removed < np.float32(target):
         return False
@@ -161,7 +161,7 @@ def targets_met(
 def check_not_lower(
     pruner: Any, goals: Goals, budget: CombinedBudget, constraints: Constraints
 ) -> None:
-    """Raises if an earlier `fit` has masked more channels than all targets take.
+    """Raises if an earlier `fit` has masked more channels than the targets need.
 
     Args:
         pruner: A wrapped model.
@@ -174,8 +174,8 @@ def check_not_lower(
     channels = np.array(rows.masked(masks), np.int64)
     if not len(channels):
         return
-    # The last channels of a selection, which go together, may take it beyond its
-    # targets, by what as many of them cost where they are the dearest.
+    # The last bundle of a selection may exceed the targets, at most by the cost of as
+    # many of the most expensive channels.
     together = largest_bundle(rows, budget, constraints)
     dearest = np.zeros(len(budget.goals))
     for ids in rows:
@@ -193,16 +193,16 @@ def check_not_lower(
         removed = budget.goals[0].removed
         raise ValueError(
             f"`{next(iter(goals.targets))}` must not be lower than in an earlier "
-            f"`fit`, which has masked channels of {removed:.1%} of the FLOPs: what is "
-            "forgotten does not come back. Give the earlier target, or wrap the model "
-            f"anew. Received: {', '.join(over)}"
+            f"`fit`, which has masked channels of {removed:.1%} of the FLOPs: they "
+            "cannot come back. Give the earlier target, or wrap the model "
+            f"again. Received: {', '.join(over)}"
         )
 
 
 def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
     """Returns a schedule with the constants that the model was compiled with."""
-    # A strength that an earlier plan has raised is kept out of the next one, which
-    # must come to the same result after a restart.
+    # The strength as compiled, not as an earlier plan has raised it, so that a plan
+    # after a restart has the same result.
     strength = pruner.compiled_strength
     if not schedule.fits_run:
         strength = number(pruner.state.masked_strength)
@@ -218,7 +218,7 @@ def schedule_of(pruner: Any, schedule: Schedule) -> Schedule:
 def _momentum(pruner: Any) -> float:
     if pruner.compactor_momentum is None:
         raise ValueError(
-            "Only SGD's way to forget can be foreseen. Compile with SGD for the "
+            "Only SGD's way to forget can be predicted. Compile with SGD for the "
             "compactors, give `plan` the `momentum` of a similar one, or select with "
             "`schedule='paper'`. "
             f"Received: compactor_optimizer={pruner.compactor_optimizer!r}"
@@ -229,13 +229,13 @@ def _momentum(pruner: Any) -> float:
 def rate_of(optimizer: keras.Optimizer) -> float | Callable[[int], float]:
     """Returns an optimizer's learning rate as a function of the step, or a number."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    # The public property is the rate at this moment, and the config of a schedule
-    # brings it back only if its class is registered.
+    # The public property is only the present rate, and a schedule can be created from
+    # its config only if its class is registered.
     schedule = optimizer._learning_rate
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        # As in a training step; op by op, a plan would take seconds.
+        # Compiled, as in a training step; otherwise a plan would take seconds.
         compiled = tf.function(schedule, autograph=False, reduce_retracing=True)
-        # Keras's schedules count batches, also where steps take several.
+        # Keras's schedules count batches, even if a step takes several.
         batches = optimizer.gradient_accumulation_steps or 1
         return lambda step: float(
             compiled(tf.constant(batches * (step + 1) - 1, tf.int64))

@@ -10,7 +10,7 @@ from keras import ops
 
 
 def check_scope(model: keras.Model, optimizers: dict[str, keras.Optimizer]) -> None:
-    """Raises if the model or an optimizer was made where its replicas drift apart.
+    """Raises if the model or an optimizer was made outside of the strategy's scope.
 
     Args:
         model: The model.
@@ -38,8 +38,8 @@ def average_statistics(model: keras.Model) -> None:
     """Makes moving statistics the same on all replicas: their average.
 
     A BatchNorm that is not synchronised has statistics of its own replica's examples,
-    and reading them gives the first replica's. Averaging early or late gives the same
-    result, because moving averages are linear. With several workers, all of them must
+    and reading them returns only the first replica's. It does not matter when they are
+    averaged, because moving averages are linear. With several workers, all of them must
     call this function.
     """
     if model.distribute_strategy.num_replicas_in_sync == 1:
@@ -56,7 +56,7 @@ _AVERAGING = weakref.WeakKeyDictionary()
 
 def _make_averaging(model: keras.Model) -> Callable[[], None]:
     strategy = model.distribute_strategy
-    # The state of a wrapped model is not a layer's, and always the same everywhere.
+    # The state of a wrapped model belongs to no layer, and is equal on all replicas.
     statistics = [
         variable
         for layer in model.layers
@@ -82,7 +82,7 @@ def total(value: Any) -> Any:
 
 
 def fail_together(gradients: Sequence[Any]) -> list[Any]:
-    """Makes all gradients NaN on all replicas if any is not finite on any of them.
+    """Makes all gradients NaN on all replicas if one is not finite on one of them.
 
     A loss-scale optimizer skips a step if the gradients of its own variables on its
     own replica are not finite. So all optimizers skip the same steps.
@@ -96,8 +96,8 @@ def fail_together(gradients: Sequence[Any]) -> list[Any]:
 class EqualReplicas(keras.Model):
     """A model whose moving statistics are averaged before anything reads them.
 
-    Reading is evaluating, predicting, exporting, saving, and the end of `fit`, after
-    which weights may be read one by one.
+    They are read by `evaluate`, `predict`, `export` and saving. They are also averaged
+    at the end of `fit`, after which users may read weights one by one.
     """
 
     def evaluate(self, *args, **kwargs):
@@ -113,7 +113,7 @@ class EqualReplicas(keras.Model):
         return super().export(*args, **kwargs)
 
     def save_own_variables(self, store):
-        # The first thing that is saved of a model, in every way of saving it.
+        # Every way of saving a model calls this method first.
         average_statistics(self)
         super().save_own_variables(store)
 

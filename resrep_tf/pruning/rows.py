@@ -1,4 +1,4 @@
-"""Rows of compactors: those that go, and masked ones that are not forgotten."""
+"""The rows of compactors: which ones to drop, and which are not forgotten yet."""
 
 import contextlib
 import numbers
@@ -32,9 +32,9 @@ def row_norms(pruner: ResRepModel) -> dict[Compactor, np.ndarray]:
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Raises unless `epsilon` is a norm that only forgotten rows are below of.
+    """Raises unless `epsilon` is a norm that only forgotten rows can be below.
 
-    Rows start with a norm of about 1: a larger number would drop all of them.
+    Rows start with a norm of about 1, so a larger number would drop all of them.
     """
     if isinstance(epsilon, bool) or not isinstance(epsilon, numbers.Real):
         raise TypeError(
@@ -59,13 +59,13 @@ def kept_rows(
     drop_masked: bool = False,
     named: Rows | None = None,
 ) -> dict[Compactor, np.ndarray]:
-    """Returns for each compactor which rows stay; one of them always does.
+    """Returns for each compactor which rows stay; at least one row always does.
 
     Args:
         norms: The norms of each compactor's rows.
-        epsilon: Rows of smaller norm go.
-        drop_masked: True if masked rows go too, whatever their norm.
-        named: For some compactors the rows to keep, instead of all this.
+        epsilon: Rows of smaller norm are dropped.
+        drop_masked: True to drop masked rows too, whatever their norm.
+        named: For some compactors, the rows to keep; norms do not matter for these.
     """
     rows = {}
     for compactor, lengths in norms.items():
@@ -80,7 +80,7 @@ def kept_rows(
 
 
 def removed_by(graph: ChannelGraph, rows: Rows) -> dict[int, np.ndarray]:
-    """Returns what `surgery.decide` takes: a zero for each row that is dropped."""
+    """Returns `removed` for `surgery.decide`: a zero for each dropped row."""
     return {
         id(call): np.where(rows[call.op], np.nan, 0.0)
         for call in graph.calls.values()
@@ -90,7 +90,7 @@ def removed_by(graph: ChannelGraph, rows: Rows) -> dict[int, np.ndarray]:
 
 @contextlib.contextmanager
 def zeroed(rows: Rows) -> Iterator[None]:
-    """Sets the compactor rows that are not kept to zero, and puts them back."""
+    """Sets the rows that are not kept to zero inside the block."""
     before = {c: keras.ops.convert_to_numpy(c.kernel) for c in rows}
     try:
         for compactor, keep in rows.items():
@@ -103,14 +103,14 @@ def zeroed(rows: Rows) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Unforgotten:
-    """Masked rows that are not forgotten: their norm is not below epsilon.
+    """The masked rows that are not forgotten: their norm is not below epsilon.
 
-    It is true if there are some, and prints as a sentence that says so.
+    It is true if there are any, and prints as a sentence about them.
 
     Attributes:
         masked: The number of masked rows.
-        left: How many of them are not forgotten.
-        largest_norm: The largest norm among these; 0 if there are none.
+        left: The number of masked rows that are not forgotten.
+        largest_norm: The largest norm of these; 0 if there are none.
         epsilon: The norm below which a row is forgotten.
     """
 

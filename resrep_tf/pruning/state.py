@@ -1,4 +1,4 @@
-"""The state of pruning: the weights that are the wrapped model's own."""
+"""The state of pruning: weights that belong to the wrapped model itself."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from resrep_tf.selection.schedule import Schedule
 def number(scalar: Any) -> Any:
     """Returns a scalar weight or tensor as a Python number.
 
-    `int` and `float` fail where it has several replicas.
+    `int` and `float` fail if it has several replicas.
     """
     return ops.convert_to_numpy(scalar).item()
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What must survive a restart, as non-trainable weights of the model.
+    """The numbers that a restart needs, as non-trainable weights of the model.
 
     Attributes:
-        selection_limit: How many rows may be masked.
+        selection_limit: The largest number of rows that may be masked now.
         lasso_strength: The Lasso's strength on rows that are not masked.
         masked_strength: The Lasso's strength on masked rows.
         epsilon: The norm below which a row counts as forgotten.
-        flops_removed: The fraction of FLOPs that goes with the masked rows.
-        rows_learn: 1 if rows that are not masked learn, 0 if they keep still.
+        flops_removed: The fraction of FLOPs that the masked rows take.
+        rows_learn: 1 if rows that are not masked learn, 0 if they stay as they are.
         importance: For each row of all compactors, how much the loss depends on it.
     """
 

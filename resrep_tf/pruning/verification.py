@@ -1,4 +1,4 @@
-"""Compares a model that was made from a pruner with the pruner itself."""
+"""Compares a pruner with a model that was made from it."""
 
 import contextlib
 import itertools
@@ -23,23 +23,23 @@ from resrep_tf.surgery.verify import (
     random_inputs,
 )
 
-# Random examples: as many as give this many numbers together, within these bounds. A
-# channel of a small network without positions to average over may sleep for most.
+# The number of random examples: enough for this many numbers, within these bounds. In a
+# small network, a channel may be zero for most examples.
 _NUMBERS, _FEWEST, _MOST = 1 << 18, 4, 64
-# Of the user's own data, as many batches of as many examples at most.
+# The most batches of the user's own data, and the most examples of each.
 _BATCHES, _BATCH_SIZE = 2, 64
 
 
 @dataclass(frozen=True)
 class Verification:
-    """How far a model is from the pruner that it was made from.
+    """The differences between a model and the pruner that it was made from.
 
     Attributes:
         difference: The largest difference of their outputs and logits, relative to
             their scale, as in `surgery.verify.difference`.
         damage: The same between the pruner as it is and with its dropped rows set to
             zero, or None.
-        verified_on: What they were compared on, in words.
+        verified_on: The inputs that they were compared on, in words.
     """
 
     difference: float
@@ -48,12 +48,12 @@ class Verification:
 
 
 class Verifier:
-    """Reads the argument `verify` of `convert` and `shrink`, and does what it says.
+    """Verifies models as the argument `verify` of `convert` and `shrink` says.
 
     Args:
         pruner: The wrapped model.
         verify: False, True, the largest difference to accept, or data.
-        also: Data to compare on where `verify` is none.
+        also: Data to compare on if `verify` is no data.
     """
 
     def __init__(self, pruner: ResRepModel, verify: Any, also: Any = None):
@@ -72,20 +72,21 @@ class Verifier:
             self._data = list(_first(pruner, verify))
             if not self._data:
                 raise ValueError(
-                    "`verify` must be True, False, a number, or data of one batch at "
-                    f"least. Received: verify={verify!r} without any"
+                    "`verify` must be True, False, a number, or data of at least one "
+                    f"batch. Received: verify={verify!r} without any"
                 )
 
     def __call__(
         self, slim: keras.Model, rows: Rows, what: str, measure_damage: bool
     ) -> Verification:
-        """Compares a model with the pruner, its dropped rows set to zero.
+        """Compares a model with the pruner whose dropped rows are set to zero.
 
         Args:
             slim: The model that was made from it.
             rows: For each compactor, the rows that stay.
             what: The kind of model that `slim` is, for the message.
-            measure_damage: True to measure what dropping these rows changes, too.
+            measure_damage: True to measure too how dropping these rows changes the
+                outputs.
         """
         model, rows = _readable(self._pruner, rows)
         own = [] if self._data is None else list(_first(model, self._data))
@@ -104,7 +105,7 @@ class Verifier:
             limit, explained = TOLERANCES[precision], precision
             if self._limit is not None:
                 limit, explained = self._limit, None
-            # The last one is that of the models as they are.
+            # The models themselves compute in the last precision of the list.
             with _in_single(number < len(precisions) - 1, model, slim), zeroed(rows):
                 worst = max(
                     difference(model, slim, batch, limit, explained) for batch in inputs
@@ -122,7 +123,7 @@ class Verifier:
 
 
 def _damage(model: keras.Model, rows: Rows, inputs: list[Any]) -> float:
-    """Returns what dropping rows changes, of the outputs alone: what users see."""
+    """Returns how much dropping rows changes the outputs, without looking at logits."""
     worst = 0.0
     for batch in inputs:
         with zeroed(rows):
@@ -132,7 +133,7 @@ def _damage(model: keras.Model, rows: Rows, inputs: list[Any]) -> float:
 
 
 def _first(model: keras.Model, data: Any) -> Iterator[Any]:
-    """Yields the first batches of data, cut to a size that is quick to compare."""
+    """Yields the first batches of data, cut to a small size."""
     batches = batches_of(model, data, _BATCH_SIZE, "verify")
     for batch in itertools.islice(batches, _BATCHES):
         yield keras.tree.map_structure(lambda array: array[:_BATCH_SIZE], batch)
@@ -153,7 +154,8 @@ def _in_single(single: bool, *models: keras.Model) -> Iterator[None]:
 def _readable(pruner: ResRepModel, rows: Rows) -> tuple[keras.Model, Rows]:
     """Returns a model to compare with: the given one, or a copy if it has replicas.
 
-    Called as it is, such a model would take the moving statistics of one replica.
+    Outside of its strategy, a model with replicas would use the moving statistics of
+    one replica.
     """
     if pruner.distribute_strategy.num_replicas_in_sync == 1:
         return pruner, rows
@@ -168,7 +170,7 @@ def verdict(
     damage: float | None,
     on: str | None,
 ) -> list[str]:
-    """Returns the last lines of a report: what had to stay, and how exact it is."""
+    """Returns the last lines of a report: channels that stay, and differences."""
     lines = [
         f"{channels} channels had to stay: {reason}"
         for reason, channels in kept.items()

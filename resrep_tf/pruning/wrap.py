@@ -36,14 +36,14 @@ def wrap(
     model is not changed. Layers keep their names and weights.
 
     Args:
-        model: A trained model. Nested models are fine; a subclassed one is drawn as
-            a graph first, as `resrep_tf.trace` does.
-        targets: What to prune. None: every prunable space of channels that one
+        model: A trained model. Nested models are allowed; a subclassed one is traced
+            first, as by `resrep_tf.trace`.
+        targets: The layers to prune. None: every prunable space of channels that one
             layer makes (the paper's internal layers), together with its gates if it
-            has some. `"all"`: residual streams too, by one compactor that all
-            layers with the same channels share. Or layer names, a compiled regular
-            expression that layer names must match from their start, or a function
-            from a layer to True or False.
+            has any. `"all"`: residual streams too; all layers with the same channels
+            then share one compactor. Or layer names, a compiled regular expression
+            that must match the start of layer names, or a function from a layer to
+            True or False.
         compactor: `"matrix"`, or `"vector"` for one scale per channel. With
             `"filters"` nothing is re-parameterised: the target layers' own filters are
             trained to be forgotten (the paper's Res without Rep).
@@ -81,7 +81,7 @@ def _warn_of_untold(model: keras.Model) -> None:
     warnings.warn(
         f"The `call` of `{type(model).__name__}` has no argument `training`, so that "
         "Keras's `fit` runs it as in inference: BatchNorms keep their statistics and "
-        "dropouts do nothing. In the wrapped model they do what they do in training.",
+        "dropouts do nothing. In the wrapped model they work as in training.",
         stacklevel=3,
     )
 

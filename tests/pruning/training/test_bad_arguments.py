@@ -77,7 +77,7 @@ BAD = {
     "no model": (lambda p: resrep_tf.convert("x"), "made by `resrep_tf.wrap`"),
     "two selections": (
         lambda p: _fit(p, resrep_tf.ChannelSelection(flops_target=0.2)),
-        "One callback only",
+        "Only one callback",
     ),
     "best weights": (
         lambda p: _fit(p, keras.callbacks.EarlyStopping(restore_best_weights=True)),
