@@ -1,1 +1,1 @@
-"""Shrinking: from a wrapped model to a narrower one that trains on."""
+"""Shrinking: rebuilds a wrapped model narrower during training."""

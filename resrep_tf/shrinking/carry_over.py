@@ -1,10 +1,10 @@
-"""Takes an optimizer's state from a model to a narrower one.
+"""Carries an optimizer's state over from a model to a narrower one.
 
-Weights that are the same have the same momentum and moments, and those that lost
-channels lost them there too. Weights that were merged from several start from rest.
-Only a slot that holds magnitudes (nothing in it is negative, such as the second moments
-of Adam) is filled with its mean in the given model: at zero, and with the steps counted
-on, the first updates would be several times too large.
+Unchanged weights keep their momentum and moments. For weights that lost channels, the
+same entries are taken out of these. Weights that were merged from several start with
+zeros. The exception are slots of magnitudes, in which nothing is negative, such as the
+second moments of Adam. They start with their mean in the given model: since the count
+of steps goes on, zeros would make the first updates several times too large.
 """
 
 import itertools
@@ -21,13 +21,13 @@ Axes = dict[int, np.ndarray]
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a weight of the narrower model comes from.
+    """The origin of a weight of the narrower model.
 
     Args:
         variable: The weight.
         source: The weight of the given model that it was made from.
-        axes: By axis, which entries of the source it has; all on other axes. None if
-            it was merged from several weights.
+        axes: By axis, the entries of the source that it has; all on axes that are not
+            named. None if it was merged from several weights.
     """
 
     variable: keras.Variable
@@ -38,13 +38,13 @@ class Origin:
 def find_axes(
     source: keras.Variable, variable: keras.Variable, masks: Sequence[np.ndarray]
 ) -> Axes | None:
-    """Returns how a weight was cut out of another one, or None if it was not.
+    """Returns the entries of a weight that a narrower one has, or None if unclear.
 
     Args:
         source: The wider weight.
         variable: The narrower weight.
-        masks: The channels that each input and output of the layer keeps. Which axis
-            has which is found by comparing values.
+        masks: The channels that each input and output of the layer keeps. Values are
+            compared to find which mask belongs to which axis.
     """
     if source.shape == variable.shape:
         return {}
@@ -57,7 +57,7 @@ def find_axes(
         if wide == narrow:
             continue
         fitting = [np.repeat(m, wide // len(m)) for m in masks if 0 < len(m) <= wide]
-        # A kernel with groups has the inputs of one of them.
+        # A grouped kernel has the input channels of one group.
         fitting += [m[:wide] for m in masks if len(m) > wide]
         fitting = [m for m in fitting if len(m) == wide and m.sum() == narrow]
         choices.append([(axis, mask) for mask in fitting])
@@ -82,16 +82,16 @@ def carry_over(
     weights: Sequence[keras.Variable],
     new_weights: Sequence[keras.Variable],
 ) -> None:
-    """Lets an optimizer go on where another one is, on a narrower model.
+    """Copies an optimizer's state to an optimizer of a narrower model.
 
-    Its learning rate stays what it is; the count of steps, on which schedules of the
-    learning rate depend, is taken over.
+    The new learning rate is not changed. The count of steps, on which schedules of the
+    learning rate depend, is copied.
 
     Args:
         old: The optimizer of the given model.
         new: One of the same configuration, built on the narrower model's weights.
-        origins: Where its weights come from.
-        weights: The weights that `old` trains; others among them do no harm.
+        origins: The origins of the narrower model's weights.
+        weights: The weights that `old` trains; there may be others among them.
         new_weights: The weights that `new` was built on.
     """
     scaled = keras.optimizers.LossScaleOptimizer
@@ -120,10 +120,10 @@ def carry_over(
 def _slots(
     optimizer: keras.Optimizer, weights: Sequence[keras.Variable]
 ) -> tuple[dict[int, dict[str, keras.Variable]], list[keras.Variable]]:
-    """Returns an optimizer's slots by id of weight and kind; and all that are none.
+    """Returns an optimizer's slots, by id of weight and kind, and its other variables.
 
-    Keras names a slot after its weight and its kind. Weights of the same path, in
-    nested models, have their slots in the order in which they are.
+    Keras names a slot after its weight and its kind. If weights of nested models have
+    the same path, their slots are in the order of the weights.
     """
     owners: dict[str, list[keras.Variable]] = defaultdict(list)
     for weight in weights:
@@ -147,10 +147,10 @@ def _slots(
 def _copy_counters(
     old: Sequence[keras.Variable], new: Sequence[keras.Variable], optimizer: Any
 ) -> None:
-    """Copies numbers that belong to no weight, but for the learning rate."""
+    """Copies numbers that belong to no weight, except the learning rate."""
     for source, variable in itertools.zip_longest(old, new):
         both = source is not None and variable is not None
-        # A shape without axes is true as a truth value, to TensorFlow.
+        # `len`, since TensorFlow's shape without axes counts as true.
         if not both or len(source.shape) or len(variable.shape):
             raise ValueError(
                 f"The state of {type(optimizer).__name__} cannot be carried over: it "

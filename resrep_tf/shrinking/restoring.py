@@ -1,4 +1,4 @@
-"""Builds the narrower copy of a wrapped model, with BatchNorms to train on with."""
+"""Builds the narrower copy of a wrapped model, with fresh BatchNorms to train on."""
 
 import itertools
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ from resrep_tf.surgery.examples import batches_of
 from resrep_tf.surgery.narrow import Narrower
 from resrep_tf.surgery.rebuild import Rebuilder
 
-# A filter's norm is at least this share of its layer's mean: next to nothing, it would
-# leave the BatchNorm nothing but its epsilon to divide by.
+# A filter's norm is at least this share of its layer's mean norm. Behind a filter of
+# nearly zero, the BatchNorm's variance would be smaller than its epsilon.
 SMALLEST_NORM = 0.01
 
 
 class Shrinker(Narrower):
-    """Copies a model as its parent does, with a fresh BatchNorm behind each target.
+    """Copies a model like its parent class, with a fresh BatchNorm behind each target.
 
-    Without `statistics` it measures: its BatchNorms count what they are given, and
-    `statistics` returns that afterwards.
+    Without `statistics`, the copy is for measuring: its BatchNorms sum up their inputs,
+    and `statistics` returns mean and variance afterwards.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Shrinker(Narrower):
     ):
         super().__init__(graph, dropping, fuse_bn=False)
         self._statistics = statistics
-        self.targets: list[Call] = []  # A call of each layer with a compactor.
+        self.targets: list[Call] = []  # One call of each layer with a compactor.
         # By id of the layer with the kernel, the BatchNorm behind it.
         self._normed: dict[int, keras.Layer] = {}
         for calls in graph.calls_by_op():
@@ -53,12 +53,12 @@ class Shrinker(Narrower):
 
     def absorbed(self, calls):
         found = super().absorbed(calls)
-        # A BatchNorm behind a depthwise layer takes the factors of a compactor itself.
+        # For a depthwise layer, its BatchNorm absorbs the factors of the compactor.
         return {} if calls[0].rule.scalable and AFFINE in found else found
 
     @property
     def fresh(self) -> list[keras.Layer]:
-        """The BatchNorms of the given model that are made anew."""
+        """The BatchNorms of the given model that fresh ones replace."""
         return list(self._normed.values())
 
     def instead(self, call, values, trainable):
@@ -89,7 +89,8 @@ class Shrinker(Narrower):
             mean, variance = np.zeros_like(scale), np.ones_like(scale)
         else:
             new = keras.layers.BatchNormalization.from_config(config)
-            # As the layer will have them: their rounding is made up for below.
+            # Rounded as in the layer's weights, so that gamma and beta compensate for
+            # it.
             mean, variance = (
                 keras.ops.convert_to_numpy(
                     keras.ops.cast(value, layer.variable_dtype)
@@ -115,7 +116,7 @@ class Shrinker(Narrower):
         return found
 
     def origins(self) -> list[Origin]:
-        """Returns from which weight of the given model each new one was made."""
+        """Returns, for each new weight, the weight of the given model it comes from."""
         found = []
         targets = {id(call.op) for call in self.targets}
         for calls in self.graph.calls_by_op():
@@ -134,23 +135,23 @@ class Shrinker(Narrower):
 def _pairs(
     new: keras.Layer, old: keras.Layer
 ) -> list[tuple[keras.Variable, keras.Variable]]:
-    """Returns the weights of two layers that stand for each other."""
+    """Returns pairs of the corresponding weights of two layers."""
     if len(new.weights) == len(old.weights):
         return list(zip(new.weights, old.weights, strict=True))
-    # One of them has a bias that the other has not.
+    # One layer may have a bias that the other one lacks.
     named = {variable.name: variable for variable in old.weights}
     return [(v, named[v.name]) for v in new.weights if v.name in named]
 
 
 class _Measured(keras.layers.BatchNormalization):
-    """Works as in inference, and sums up what it is given, in every channel."""
+    """Works as in inference, and sums up its inputs for every channel."""
 
     moments: np.ndarray | float = 0.0
 
     def call(self, inputs, training=None, mask=None):
         if tf.executing_eagerly():
-            # Each batch in the precision that training has, and its memory; the sum
-            # of batches in float64.
+            # Sums within a batch have the precision and memory of training; the sum
+            # over batches is in float64.
             low = inputs.dtype in (tf.float16, tf.bfloat16)
             values = tf.cast(inputs, tf.float32) if low else inputs
             axes = list(range(len(inputs.shape)))
@@ -168,8 +169,9 @@ class _Measured(keras.layers.BatchNormalization):
 def rescale(merged: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gives merged filters the norms of a layer's own ones.
 
-    A merged filter of zeros (of a row that is zero, and whose channel has to stay) is
-    replaced by the layer's own, with a scale of zero: it can be learnt again.
+    A merged filter is zero if its row is zero but its channel has to stay. It is
+    replaced by the layer's own filter with a scale of zero, so that it can be learnt
+    again.
 
     Args:
         merged: The filters with BatchNorm and compactor merged into them; the last
@@ -192,14 +194,14 @@ def rescale(merged: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def measure(model: keras.Model, data: Any, batches: int, batch_size: int) -> int:
-    """Runs a model on some batches, and returns how many there were."""
+    """Runs a model on some batches, and returns the number of batches."""
     count = 0
     for inputs in itertools.islice(batches_of(model, data, batch_size), batches):
         model(inputs, training=False)
         count += 1
     if not count:
         raise ValueError(
-            "`data` must have one batch at least, to measure the statistics of "
+            "`data` must have at least one batch, to measure the statistics of "
             f"BatchNorms on. Received: data={data!r} without any"
         )
     return count

@@ -1,17 +1,17 @@
-"""From a wrapped model to a narrower one that trains on.
+"""Rebuilds a wrapped model narrower during training, to train on at lower cost.
 
-When masked rows are zero, the wrapped model still pays for them. `resrep_tf.convert`
-drops them, but merges BatchNorms away, and a network without them trains badly. Here
-convolution, BatchNorm and compactor are merged into one narrow convolution as well,
-and a fresh BatchNorm stands behind it that is the identity in inference: with the
-merged layer `o = s * u + b`, where `u` is a convolution without bias,
+When masked rows are zero, the wrapped model still computes them. `resrep_tf.convert`
+drops them, but merges BatchNorms away, and a network without them trains badly. Here,
+convolution, BatchNorm and compactor are merged into one narrow convolution as well, but
+a fresh BatchNorm is put behind it that changes nothing in inference. For the merged
+layer `o = s * u + b`, where `u` is a convolution without bias,
 
     BN(u) = gamma * (u - mean) / sqrt(variance + epsilon) + beta
     gamma = s * sqrt(variance + epsilon)        beta = s * mean + b
 
-is `o` for every mean and variance, so those that `u` really has can be measured in one
-pass over some batches. `s` gives each filter the norm that the layer's own filter had:
-weight decay and learning rate go on to mean what they meant.
+is `o` for every mean and variance, so the true ones of `u` can be measured in one pass
+over some batches. `s` gives each filter the norm that the layer's own filter had, so
+that weight decay and learning rate act as before.
 """
 
 from collections.abc import Iterator
@@ -36,16 +36,16 @@ REFUSE, KEEP, DROP = UNFORGOTTEN = ("refuse", "keep", "drop")
 
 @dataclass(frozen=True)
 class ShrinkReport:
-    """What `resrep_tf.shrink` did.
+    """The report of `resrep_tf.shrink`.
 
     Attributes:
         widths: For each layer with a compactor, its channels before and after.
-        restored: The names of the BatchNorms that were made anew.
+        restored: The names of the BatchNorms that fresh ones replaced.
         flops: Multiply-adds of the original architecture.
         new_flops: Multiply-adds of the new model.
         new_params: Parameters of the new model.
         rows_dropped: Compactor rows that were dropped.
-        largest_norm_dropped: The largest norm among them.
+        largest_norm_dropped: The largest norm of a dropped row.
         kept: For each reason, how many channels stayed because dropping them would
             not have been exact.
         batches: How many batches the statistics were measured on.
@@ -53,7 +53,7 @@ class ShrinkReport:
             with its dropped rows set to zero, of outputs and logits, relative to
             their scale. None if not verified.
         damage: The same between the wrapped model as it is and with its dropped rows
-            set to zero: the price of dropping rows that are not zero yet.
+            set to zero: the cost of dropping rows that are not zero yet.
         verified_on: What the models were compared on, in words.
     """
 
@@ -113,24 +113,24 @@ def shrink(
 
     The result computes the same in inference. It has stock Keras layers only, under
     their own names: compactors are merged into their layers, and each BatchNorm in
-    front of a compactor is a fresh one, with statistics measured on `data`. All else
-    is as `resrep_tf.convert(pruner, fuse_bn=False)` gives it. The given model is not
-    changed.
+    front of a compactor is replaced by a fresh one, with statistics measured on `data`.
+    Everything else is as in `resrep_tf.convert(pruner, fuse_bn=False)`. The given model
+    is not changed.
 
     Args:
-        pruner: A model made by `resrep_tf.wrap`, its masked rows forgotten.
-        data: Examples such as those in training: arrays, a tuple of them, or batches
-            (a `tf.data.Dataset`, say) of inputs or `(inputs, targets)`. Not read if
-            there is no BatchNorm to restore.
-        batches: How many batches to measure at most.
-        batch_size: The size of a batch where `data` are arrays.
+        pruner: A model made by `resrep_tf.wrap` whose masked rows are forgotten.
+        data: Training examples: arrays, a tuple of them, or batches (such as a
+            `tf.data.Dataset`) of inputs or `(inputs, targets)`. Not read if there is
+            no BatchNorm to replace.
+        batches: The largest number of batches to measure on.
+        batch_size: The size of a batch if `data` are arrays.
         epsilon: Rows of smaller norm are forgotten, and dropped.
         unforgotten: What to do with masked rows that are not forgotten: `"refuse"`
-            raises an error, `"keep"` leaves them in, no longer masked, and `"drop"`
+            raises an error, `"keep"` keeps them, no longer masked, and `"drop"`
             drops them, which changes the outputs; the report says by how much.
-        optimizer: A new one for the result, made from the configuration of the
-            pruner's: it is built on the result's weights and goes on where the
-            pruner's is. See `resrep_tf.shrinking.carry_over`.
+        optimizer: A new optimizer for the result, made from the configuration of the
+            pruner's optimizer. It is built on the result's weights and gets the state
+            of the pruner's optimizer. See `resrep_tf.shrinking.carry_over`.
         verify: As in `resrep_tf.convert`; True also compares on `data`, if these can
             be read twice.
         return_report: Whether to return `(model, report)`.
@@ -145,7 +145,7 @@ def shrink(
     ```
     """
     _check(pruner, batches, batch_size, epsilon, unforgotten, optimizer)
-    # An iterator is used up by measuring.
+    # Measuring uses an iterator up, so it is not verified on.
     verifier = Verifier(pruner, verify, None if isinstance(data, Iterator) else data)
     norms = row_norms(pruner)
     rows = kept_rows(norms, epsilon, drop_masked=unforgotten == DROP)
@@ -163,7 +163,7 @@ def shrink(
 def _shrinker(
     graph: ChannelGraph, dropping: Dropping, data: Any, batches: int, batch_size: int
 ) -> tuple[Shrinker, int]:
-    """Returns what builds the narrower model, and how many batches it has measured."""
+    """Returns the builder of the narrower model, and the number of measured batches."""
     probe = Shrinker(graph, dropping)
     count = measure(probe.build(), data, batches, batch_size) if probe.fresh else 0
     return Shrinker(graph, dropping, probe.statistics()), count
@@ -237,24 +237,24 @@ def _check(
         return
     if not pruner.compiled:
         raise ValueError(
-            "`optimizer` can only go on where the optimizer of a compiled model is. "
+            "`optimizer` gets the state of the pruner's optimizer, and there is none. "
             f"Received: optimizer={optimizer!r} and a model that is not compiled"
         )
     if optimizer.built or type(optimizer) is not type(pruner.optimizer):
         raise ValueError(
-            "`optimizer` must be a new one of the type that the pruner has, "
+            "`optimizer` must be a new one of the type of the pruner's optimizer, "
             f"{type(pruner.optimizer).__name__}. Received: optimizer={optimizer!r}, "
             f"{'built already' if optimizer.built else 'of another type'}"
         )
 
 
 def _check_forgotten(pruner: ResRepModel, epsilon: float, what: str) -> None:
-    """Raises if masked rows are not forgotten and nothing is said about them."""
+    """Raises if masked rows are not forgotten and the user has not said what to do."""
     left = rows_left(pruner, epsilon)
     if left and what == REFUSE:
         raise ValueError(
-            "Not all masked rows are forgotten yet. Train on until they are, or let "
-            "them stay with `unforgotten='keep'`, or drop them as they are with "
+            "Not all masked rows are forgotten yet. Train on until they are, or keep "
+            "them with `unforgotten='keep'`, or drop them now with "
             f"`unforgotten='drop'`. Received: {left}"
         )
 
