@@ -1,4 +1,4 @@
-"""The explanation command: which layers of a model can be pruned, and which not."""
+"""The explanation command: says which layers of a model can be pruned."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.lazy import keras
 
 USAGE = """
-Says of every layer of a model whether it can be pruned, and if not, why:
+Says for every layer of a model whether it can be pruned and, if not, why:
 
   python -m resrep_tf.explain --model=my.keras
   python -m resrep_tf.explain --arch=resnet50
 """
-# Networks of keras.applications are built for these unless flags say otherwise.
+# Networks of keras.applications are built with these by default.
 CLASSES, INPUT_SHAPE = 1000, (224, 224, 3)
 
 
@@ -39,7 +39,7 @@ def _read_shape(values: Sequence[str] | None) -> tuple[int, int, int] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The model and the form of the output."""
+    """The flags of the explanation command."""
 
     model: str | None = flag(None, "A .keras file.", group="Model")
     arch: str | None = common_flags.arch("Instead of --model.")

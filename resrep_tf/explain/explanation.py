@@ -1,4 +1,4 @@
-"""Explains for every layer if it can be pruned, and why not."""
+"""Explains for every layer whether it can be pruned and, if not, why."""
 
 import dataclasses
 import textwrap
@@ -32,11 +32,11 @@ class LayerExplanation:
     """One layer with a kernel.
 
     Attributes:
-        name: The layer's name; with the nested model's if two layers share it.
+        name: The layer's name; with the nested model's name if two layers share it.
         kind: Its type.
         width: Its output channels.
         flops: Its multiply-adds.
-        share: Their share of the model's.
+        share: Its share of the model's multiply-adds.
         space: The number of the space its output channels belong to; None for a
             layer that passes its input's channels on.
         status: `"internal"` (pruned by default), `"shared"` (pruned with
@@ -65,8 +65,8 @@ class Explanation:
         smallest_flops: The fewest that pruning internal layers can leave.
         smallest_flops_all: The fewest that pruning everything possible can leave.
         layers: The layers with kernels, in graph order.
-        unknown: Operations that have no rule and pin what they touch, with the reason
-            why they could not be drawn as a graph, if that was tried.
+        unknown: Operations without a rule, which pin their channels; with the reason
+            why they could not be traced, if that was tried.
         input_shapes: The input shapes for which multiply-adds are counted.
         params: Its parameters when it is converted, with BatchNorms merged.
         smallest_params: The fewest that pruning internal layers can leave.
@@ -102,7 +102,7 @@ class Explanation:
                 f"{layer.flops / 1e6:>9.3f} {layer.share:>6.1%}  {space:>5}  {text}"
             )
         for line in self._summary():
-            # What has no rule may be long.
+            # The list of operations without a rule may be long.
             lines += textwrap.wrap(line, 88) if line.startswith(_NO_RULE) else [line]
         return "\n".join(lines)
 
@@ -157,7 +157,7 @@ def explain(
 
     Args:
         model: Any model, wrapped or not; see `resrep_tf.trace`.
-        input_shape: The shape of one example, if the model leaves it open. Extents
+        input_shape: The shape of one example, if the model leaves it open. Sizes
             that stay open count as 224.
     """
     graph = ChannelGraph(model, input_shape)
@@ -210,7 +210,7 @@ def count_flops(
 ) -> int:
     """Counts the multiply-adds of a model's convolutions and dense layers.
 
-    Compactors of a wrapped model do not count: they are merged in the end.
+    Compactors of a wrapped model do not count, since conversion merges them.
 
     Args:
         model: Any model; see `resrep_tf.trace`.
@@ -245,7 +245,7 @@ def _status(graph: ChannelGraph, call: Any, space: Space | None) -> tuple[str, s
 def _smallest(
     graph: ChannelGraph, counted: Sequence[terms.Term], internal: bool
 ) -> int:
-    """Returns the count with one channel left wherever channels can be pruned."""
+    """Returns the cost with one channel left in every space that can be pruned."""
     channels = [
         layout[0].channels
         for space in graph.spaces

@@ -1,4 +1,4 @@
-"""Sums up an explanation: where the FLOPs are, and what could not be followed."""
+"""Summarises an explanation: where the FLOPs are, and what has no rule."""
 
 import re
 from collections import defaultdict
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from resrep_tf.explain.explanation import LayerExplanation
 
 PINNED = "pinned"
-# More reasons than these are counted, not listed.
+# The number of reasons that are listed; further ones are only counted.
 _LISTED = 4
 _NEGLIGIBLE = 0.0005
 _NAME = re.compile(r"`([^`]*)`")
 
 
 def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
-    """Returns how much of the FLOPs can lose channels, and what holds the rest.
+    """Returns the share of the FLOPs that can lose channels, and what pins the rest.
 
-    It is one line, the largest share first. Reasons that differ in nothing but what
-    they name are one, told by the first of them.
+    The text is one line, the largest share first. Reasons that differ only in the names
+    of layers are counted as one, with the first one's text.
     """
     free = 0.0
     alike: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -37,7 +37,7 @@ def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
         more = f" and {len(others)} more alike" if others else ""
         held[f"{first}{more}"] = sum(reasons.values())
     text = f"{free:.1%} of the FLOPs are in layers that can lose channels"
-    # A small head is no news: every model has outputs.
+    # A small share is not worth a mention: every model has outputs, which are pinned.
     told = [item for item in held.items() if item[1] >= _NEGLIGIBLE]
     if not told:
         return f"{text}."
@@ -46,21 +46,21 @@ def where_flops_are(layers: Sequence["LayerExplanation"]) -> str:
     if len(told) > _LISTED:
         rest = sum(share for _, share in told[_LISTED:])
         listed.append(f"{len(told) - _LISTED} further reasons ({rest:.1%})")
-    return f"{text}. What holds the rest: {'; '.join(listed)}."
+    return f"{text}. What pins the rest: {'; '.join(listed)}."
 
 
 def with_paths(text: str, paths: Mapping[str, str]) -> str:
-    """Names layers by the attributes that lead to them in the user's model.
+    """Replaces layers' names by the attributes that lead to them in the user's model.
 
     Args:
-        text: Words with names of a traced model in backticks.
+        text: A text with names of a traced model in backticks.
         paths: The attributes, by these names.
     """
     return _NAME.sub(lambda name: f"`{paths.get(name[1], name[1])}`", text)
 
 
 def without_rules(graph: ChannelGraph) -> tuple[str, ...]:
-    """Returns the operations without a rule, and why they could not be drawn."""
+    """Returns the operations without a rule, and why they could not be traced."""
     reasons = {layer.name: layer.reason for layer in graph.trace_report.opaque}
     found: dict[str, None] = {}
     for call in graph.calls.values():

@@ -109,7 +109,7 @@ def test_a_subclassed_model_is_explained_with_what_holds_it():
     assert "`closed` (Closed) (its `call` uses functions of TensorFlow" in unknown
     text = " ".join(str(explanation).split())
     assert "51.6% of the FLOPs are in layers that can lose channels." in text
-    assert "What holds the rest: `closed` (Closed) has no pruning rule" in text
+    assert "What pins the rest: `closed` (Closed) has no pruning rule" in text
 
 
 def test_flops_are_summed_by_what_holds_them():
@@ -123,14 +123,14 @@ def test_flops_are_summed_by_what_holds_them():
         "50.0% of the FLOPs are in layers that can lose channels."
     )
     assert where_flops_are(free + held) == (
-        "50.0% of the FLOPs are in layers that can lose channels. What holds the rest: "
+        "50.0% of the FLOPs are in layers that can lose channels. What pins the rest: "
         "why 0 (30.0%); why 1 (20.0%)."
     )
     many = [layer("pinned", f"why {i}", 0.1) for i in range(6)]
     assert "; 2 further reasons (20.0%)." in where_flops_are(many)
     alike = [layer("pinned", f"`{name}` has no rule", 0.2) for name in "abc"]
     assert where_flops_are([*held[:1], *alike]).endswith(
-        "What holds the rest: `a` has no rule and 2 more alike (60.0%); why 0 (10.0%)."
+        "What pins the rest: `a` has no rule and 2 more alike (60.0%); why 0 (10.0%)."
     )
 
 
@@ -145,7 +145,7 @@ def test_what_holds_a_model_is_one_line_of_the_users_own_names():
 
     text = str(resrep_tf.explain(Outer(), (8, 8, 3)))
     (line,) = [line for line in text.splitlines() if "can lose channels" in line]
-    assert "What holds the rest: `parts.0.closed` (Closed) has no pruning rule" in line
+    assert "What pins the rest: `parts.0.closed` (Closed) has no pruning rule" in line
 
 
 def test_the_command_explains_subclassed_models(tmp_path, capsys):
