@@ -1,4 +1,4 @@
-"""The conversion command: from a wrapped model to a plain, narrower one."""
+"""The conversion command: turns a wrapped model into a plain, narrower one."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Turns a wrapped model into a plain Keras model without its forgotten channels:
 """
 
 
-# Not the names of folders that anyone means.
+# Suffixes of files that the command cannot write; no folder is meant by them.
 _OTHER_FILES = (".h5", ".hdf5", ".tflite", ".onnx", ".pb", ".zip", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The files and the way of converting."""
+    """The flags of the conversion command."""
 
     pruner: str | None = flag(None, "The wrapped model, a .keras file.", group="Files")
     imports: tuple[str, ...] = imports.imports_flag()
@@ -75,8 +75,8 @@ def run(arguments: Sequence[str]) -> None:
             slim.save(path)
     else:
         images = _images(settings, slim)
-        # All of it or nothing: what is left of an interrupted command would be in
-        # the way of the next one.
+        # The folder appears complete or not at all: the next command would refuse
+        # what an interrupted one left behind.
         with output.atomic(target) as folder:
             folder.mkdir()
             exports = export.write(slim, folder, settings.export, images)
@@ -102,7 +102,7 @@ def _check(settings: Settings) -> Path:
 
 
 def _converted(pruner: Any, settings: Settings) -> tuple[keras.Model, Any]:
-    """Returns the plain model, and the report; prints what is left in it."""
+    """Returns the plain model and the report; notes what is not forgotten yet."""
     # Here, since they import TensorFlow, which takes seconds.
     from resrep_tf.convert.conversion import UnfinishedWarning
     from resrep_tf.pruning.rows import unforgotten
@@ -120,7 +120,7 @@ def _converted(pruner: Any, settings: Settings) -> tuple[keras.Model, Any]:
     left = unforgotten(pruner, settings.epsilon)
     if left and not settings.drop_masked:
         print(
-            f"NOTE: {left} Train for longer, or remove them as they are, at some loss: "
+            f"NOTE: {left} Train for longer, or remove them now, at some loss: "
             "`--drop_masked`."
         )
     return slim, report
@@ -138,7 +138,7 @@ def _check_data(settings: Settings) -> None:
 
 
 def _images(settings: Settings, model: keras.Model) -> tf.data.Dataset | None:
-    """Returns images to calibrate with; None if no data are given."""
+    """Returns images to calibrate with, or None if no data are given."""
     if settings.dataset is None:
         return None
     shape = model.inputs[0].shape

@@ -1,8 +1,8 @@
 """Turns a wrapped model into a plain, narrower one that computes the same.
 
-Constants go forwards: a dropped row is zero at its compactor, and following layers
-may turn that zero into another constant. Where a kernel reads the channel, W * c
-goes into the kernel's bias. Where that would not be exact, the channel stays.
+A dropped row is zero at its compactor, and following layers may turn that zero into
+another constant c. Where a kernel W reads the channel, W * c is folded into the bias.
+Where that would not be exact, the channel stays.
 """
 
 import dataclasses
@@ -54,17 +54,18 @@ def convert(
         pruner: A model made by `resrep_tf.wrap`.
         epsilon: Rows of smaller norm are dropped.
         keep: For the name of a compactor or a target layer, a boolean for each row:
-            those that stay, whatever their norms. Others go by `epsilon`.
+            true for those that stay, whatever their norms. For layers that are not
+            named, `epsilon` decides.
         drop_masked: Also drops masked rows that are not below `epsilon` yet, as
             after a run that was too short. The report says what that changed.
         fuse_bn: True to merge BatchNorms behind other convolutions too, as for
             deployment. Those of target layers always are.
-        verify: True to compare outputs and logits with the wrapped model's, its
-            dropped rows set to zero, on random inputs, in the model's precision and,
-            if that is mixed, in float32 too. What differs by more than rounding
-            explains is refused. Data (a `tf.data.Dataset`, other batches, or arrays)
-            are compared on as well. A number is the largest difference to accept,
-            relative to the scale, rounding or not.
+        verify: True to compare outputs and logits with those of the wrapped model with
+            its dropped rows set to zero. Both run on random inputs, in the model's
+            precision and, if that is mixed, in float32 too. A difference that
+            rounding does not explain is an error. Give data (a `tf.data.Dataset`,
+            other batches, or arrays) to compare on these as well, or a number: the
+            largest difference to accept, relative to the scale, whatever its cause.
         return_report: True to return `(model, report)`.
 
     Example:
@@ -109,8 +110,8 @@ def _warn_unfinished(left: Unforgotten, report: ConversionReport) -> None:
         parts.append(
             f"{left} Train for longer, let the constants fit the run "
             '(`ChannelSelection(..., schedule="auto")`), set rows to zero when they '
-            "are near it (`pruner.compile(..., snap=True)`), or remove them as they "
-            "are, at some loss: `convert(pruner, drop_masked=True)`."
+            "are near it (`pruner.compile(..., snap=True)`), or remove them "
+            "now, at some loss: `convert(pruner, drop_masked=True)`."
         )
     elif not left.masked:
         parts.append(
@@ -162,7 +163,7 @@ def _by_compactor(
 
 
 def _check_merged(graph: ChannelGraph, narrower: Narrower) -> None:
-    """Raises if a compactor would be left over."""
+    """Raises if a compactor cannot be merged into the layer before it."""
     for call in graph.calls.values():
         if isinstance(call.op, Compactor) and not narrower.merges(call):
             raise ValueError(

@@ -43,7 +43,7 @@ class ConversionReport:
         params: Parameters of the original architecture.
         new_params: Parameters of the converted model.
         rows_dropped: Compactor rows that were dropped.
-        largest_norm_dropped: The largest norm among them.
+        largest_norm_dropped: The largest norm of a dropped row.
         kept: For each reason, how many channels stayed because dropping them would
             not have been exact.
         structure: For each compactor's first target layer, whether each row stayed:
@@ -78,7 +78,7 @@ class ConversionReport:
         return {
             **dataclasses.asdict(self),
             "structure": {
-                # As text: thousands of rows have a line each otherwise.
+                # As text, since a list would take a line for each of thousands of rows.
                 name: "".join(str(int(stays)) for stays in rows)
                 for name, rows in self.structure.items()
             },
