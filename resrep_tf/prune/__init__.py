@@ -1,4 +1,4 @@
-"""All of it in one call, for those who want no parts."""
+"""`prune()`: wrap, train, shrink and convert in one call."""
 
 from resrep_tf.prune.changes import difference
 from resrep_tf.prune.pruned import PruneReport, prune

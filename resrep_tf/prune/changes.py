@@ -1,4 +1,4 @@
-"""What became of each layer, from a model before and after."""
+"""Reports the change of each layer, from a model before and after pruning."""
 
 import keras
 

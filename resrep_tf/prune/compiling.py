@@ -6,13 +6,14 @@ import keras
 
 
 def compiled_like(model: keras.Model) -> dict[str, Any]:
-    """Returns the arguments of `compile` that make another model train alike.
+    """Returns the arguments of `compile` with which another model trains the same way.
 
-    The optimizer is a new one of the same class and configuration, with the learning
-    rate that the model's has now. Metrics are new ones, too: theirs have states.
+    The optimizer is a new one of the same class and configuration, with the present
+    learning rate of the model's optimizer. Metrics are new too, since they have states.
 
     Raises:
-        ValueError: If the model is not compiled, or its metrics cannot be made anew.
+        ValueError: If the model is not compiled, or its metrics cannot be created
+            again.
     """
     if not model.compiled:
         raise ValueError(
@@ -22,8 +23,8 @@ def compiled_like(model: keras.Model) -> dict[str, Any]:
         )
     arguments: dict[str, Any] = {
         "optimizer": another(model.optimizer),
-        # As it was given: losses have no state, and one that is a function of the
-        # user's need not be known by name.
+        # The same object: losses have no state, and Keras may not know a function of
+        # the user's own by its name.
         "loss": model.loss,
     }
     config = model.get_compile_config() or {}
@@ -35,7 +36,7 @@ def compiled_like(model: keras.Model) -> dict[str, Any]:
             arguments[name] = keras.saving.deserialize_keras_object(config.get(name))
         except (TypeError, ValueError, KeyError) as error:
             raise ValueError(
-                f"The `{name}` of `model` cannot be made anew for the pruned one. "
+                f"The `{name}` of `model` cannot be created again for the pruned one. "
                 "Decorate metrics of your own with "
                 "`@keras.saving.register_keras_serializable()`, or compile `model` "
                 f"with others. Received: {name}={config.get(name)}"

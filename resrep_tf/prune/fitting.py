@@ -1,4 +1,4 @@
-"""One run of `fit` over several models, one after the other."""
+"""Trains several models one after the other, as if in one call of `fit`."""
 
 import contextlib
 import dataclasses
@@ -12,17 +12,17 @@ import keras
 
 @dataclasses.dataclass
 class Run:
-    """The data and the length of a run, and how far it has come.
+    """The data, length and progress of a run.
 
     Attributes:
         train: As `prune` takes it.
         validation: As `prune` takes it.
-        epochs: Epochs in all.
-        batch_size: The size of a batch where data are arrays.
+        epochs: The total number of epochs.
+        batch_size: The size of a batch if the data are arrays.
         steps_per_epoch: As in `fit`.
         verbose: As in `fit`.
-        done: Epochs that are over.
-        history: For each metric, its value after each of them.
+        done: The number of finished epochs.
+        history: For each metric, its value after each finished epoch.
     """
 
     train: Any
@@ -42,7 +42,7 @@ class Run:
             )
 
     def fit(self, model: keras.Model, callbacks: Sequence) -> None:
-        """Trains a model from where the one before it has stopped."""
+        """Trains a model, starting at the epoch where the previous model stopped."""
         with _traced_once():
             history = self._fit(model, callbacks)
         self.done += len(history.epoch)
@@ -58,13 +58,13 @@ class Run:
             batch_size=self.batch_size,
             steps_per_epoch=self.steps_per_epoch,
             callbacks=list(callbacks),
-            # Keras warns about all but arrays, which it cannot shuffle.
+            # Keras can shuffle only arrays, and warns about other data.
             shuffle=isinstance(self.train, tuple),
             verbose=self.verbose,
         )
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
-        """Returns a model's metrics on the validation data; empty without any."""
+        """Returns a model's metrics on the validation data; empty without data."""
         if self.validation is None:
             return {}
         arrays = isinstance(self.validation, tuple)
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def examples(self) -> Any:
-        """Training data to measure statistics on, as `shrink` takes them."""
+        """Training data for BatchNorms' statistics, in the form that `shrink` takes."""
         if isinstance(self.train, keras.utils.PyDataset):
             return (self.train[index] for index in range(self.train.num_batches))
         return self.train
@@ -86,10 +86,10 @@ class Run:
 
 @contextlib.contextmanager
 def _traced_once() -> Iterator[None]:
-    """Holds back TensorFlow's warning of retracing.
+    """Hides TensorFlow's warning of retracing within the block.
 
-    It takes the steps of all Keras models for one function that is traced again and
-    again. Each model is traced once.
+    TensorFlow takes the training steps of all Keras models for one function that is
+    traced again and again. In fact each model is traced once.
     """
 
     def of_another_kind(record: logging.LogRecord) -> bool:
@@ -104,6 +104,6 @@ def _traced_once() -> Iterator[None]:
 
 
 def _split(data: Any) -> dict[str, Any]:
-    """Returns data as arguments of `fit`: arrays come as `(x, y)` or with weights."""
+    """Returns data as arguments of `fit`; arrays are `(x, y)` or `(x, y, weights)`."""
     parts = data if isinstance(data, tuple) else (data,)
     return dict(zip(("x", "y", "sample_weight"), parts, strict=False))

@@ -1,4 +1,4 @@
-"""Wrap, train, shrink, convert: everything is what these parts do."""
+"""`prune()` calls wrap, train, shrink and convert, and adds a report."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,16 @@ from resrep_tf.teacher.distillation import Student
 
 @dataclasses.dataclass(frozen=True)
 class PruneReport:
-    """What `resrep_tf.prune` did.
+    """The report of `resrep_tf.prune`.
 
     Attributes:
-        plan: What was to be expected of the run.
+        plan: The plan that was made before the run.
         history: For each metric, its value after every epoch of the whole run.
-        shrinking: What was rebuilt in the middle of the run; None if masked channels
-            were not forgotten before its end.
-        conversion: What became of each layer.
+        shrinking: The report of shrinking in the middle of the run; None if masked
+            channels were not forgotten before its end.
+        conversion: The change of each layer.
         before: The metrics of the given model on the validation data, if there are.
-        after: Those of the result.
+        after: The same metrics of the result.
     """
 
     plan: Plan
@@ -75,12 +75,12 @@ def prune(
     return_report: bool = False,
     **selection: Any,
 ) -> keras.Model | tuple[keras.Model, PruneReport]:
-    """Prunes a trained, compiled model in one call; prints what came of it.
+    """Prunes a trained, compiled model in one call, and prints a report.
 
-    It wraps the model and trains it, compiled as the model was, with a selection of
-    channels. Once these are forgotten, the network is shrunk and trained on for the
-    rest of the epochs. All of it is what `wrap`, `ChannelSelection`, `shrink` and
-    `convert` do, for those who want another order. The given model is not changed.
+    It wraps the model, compiles it as the model was compiled, and trains it with a
+    selection of channels. Once the masked channels are forgotten, the network is shrunk
+    and trained on for the rest of the epochs. To do these steps yourself, call `wrap`,
+    `ChannelSelection`, `shrink` and `convert`. The given model is not changed.
 
     Args:
         model: A trained model, compiled as for finetuning: with about a tenth of the
@@ -89,12 +89,12 @@ def prune(
         validation: The same for `validation_data`.
         flops_target: The fraction of FLOPs to remove; half by default, unless
             `selection` has another target.
-        epochs: Epochs in all.
+        epochs: The total number of epochs.
         targets: Which layers to prune, as in `wrap`.
-        teacher: A trained model to learn from beside the labels, such as `model`.
-        callbacks: Further ones. They see two models, one after the other.
-        batch_size: The size of a batch where `train` are arrays.
-        steps_per_epoch: As in `fit`; needed if `train` has no end.
+        teacher: A trained model to learn from, beside the labels, such as `model`.
+        callbacks: Further callbacks. They see two models, one after the other.
+        batch_size: The size of a batch if `train` are arrays.
+        steps_per_epoch: As in `fit`; needed if `train` is endless.
         verbose: As in `fit`; 0 also leaves out the report.
         return_report: Whether to return `(model, report)`.
         **selection: Further arguments of `ChannelSelection`, such as `round_to`.
@@ -140,7 +140,7 @@ def _pruned(
         shrinking = None
         slim, conversion = convert(pruner, return_report=True)
     slim.compile(**compiled_like(model))
-    # A file with an optimizer that has no state yet could not be loaded.
+    # Without a state, the optimizer in a saved file could not be loaded.
     slim.optimizer.build(slim.trainable_variables)
     after = run.evaluate(slim)
     return slim, PruneReport(
@@ -155,7 +155,7 @@ def _train_on(
     lesson: Mapping[str, Any],
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> tuple[keras.Model, ShrinkReport, ConversionReport]:
-    """Shrinks a model that has forgotten, trains it to the end, merges BatchNorms."""
+    """Shrinks the model, trains it for the remaining epochs, and converts it."""
     optimizer = another(pruner.optimizer)
     narrow, shrinking = shrink(
         pruner, run.examples, optimizer=optimizer, return_report=True
