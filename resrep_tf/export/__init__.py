@@ -1,8 +1,8 @@
-"""From a Keras model to the files that are deployed, and back from any of them."""
+"""Writes a Keras model to files for deployment, and loads any of these."""
 
 from resrep_tf import lazy
 
-# Imported when asked for: flags need none of them.
+# Imported on first use: checking flags needs none of them.
 __getattr__ = lazy.attributes(
     __name__,
     {

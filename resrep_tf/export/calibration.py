@@ -11,7 +11,7 @@ from resrep_tf.graph.keras_nodes import DEFAULT_EXTENT
 
 
 def inputs_of(calibration: Any, examples: int, shape: tuple) -> np.ndarray | None:
-    """Returns the first inputs of a calibration set, as one array; None for None.
+    """Returns the first inputs of a calibration set as one array, or None for None.
 
     Args:
         calibration: An array of inputs, or an iterable of batches (a
@@ -43,7 +43,7 @@ def inputs_of(calibration: Any, examples: int, shape: tuple) -> np.ndarray | Non
 
 def _batches(calibration: Any) -> Iterator[Any]:
     if isinstance(calibration, tuple) and len(calibration) == 2:
-        # As Keras takes validation_data: all inputs and all targets.
+        # The form of Keras's `validation_data`: all inputs and all targets.
         calibration = calibration[0]
     if hasattr(calibration, "shape") and hasattr(calibration, "__array__"):
         yield calibration
@@ -77,7 +77,7 @@ def _checked(batch: Any, shape: tuple) -> np.ndarray:
 
 
 def fits(given: tuple, shape: tuple) -> bool:
-    """Returns whether a batch has the extents of a shape, but for its batch size."""
+    """Returns whether a batch has a shape, whatever its batch size."""
     return len(given) == len(shape) and all(
         wanted in (None, found)
         for found, wanted in zip(given[1:], shape[1:], strict=True)
@@ -89,10 +89,10 @@ def _described(calibration: Any) -> str:
 
 
 def random_inputs(shape: tuple, examples: int) -> np.ndarray:
-    """Returns random inputs for a model of unknown pixels.
+    """Returns random inputs for a model whose scale of pixels is unknown.
 
-    Every second one is as large as pixels of 0 to 255: a model that rescales its
-    images first would hardly see the difference between small ones.
+    Every second one has values of the size of pixels of 0 to 255: a model that rescales
+    its images first would hardly see a difference between small values.
     """
     extents = [DEFAULT_EXTENT if n is None else n for n in shape[1:]]
     inputs = np.random.default_rng(0).standard_normal((examples, *extents))
@@ -101,7 +101,7 @@ def random_inputs(shape: tuple, examples: int) -> np.ndarray:
 
 
 def in_batches(inputs: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Yields the rows of an array in parts of `size`, the last one maybe smaller."""
+    """Yields the rows of an array in parts of `size`; the last may be smaller."""
     for start in itertools.count(0, size):
         if start >= len(inputs):
             return

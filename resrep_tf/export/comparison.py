@@ -1,4 +1,4 @@
-"""How near the outputs of a file come to the model's."""
+"""Compares the outputs of a file with the model's."""
 
 import dataclasses
 from typing import Any
@@ -17,8 +17,9 @@ TOLERANCES = {
     "tflite_float16": 5e-2,
     "onnx": 1e-3,
 }
-# An int8 file whose outputs are further from the model's than the model's are from
-# their mean has lost the function. Outputs that hardly vary are measured by scale.
+# An int8 file is broken if its outputs differ from the model's by more than the model's
+# own outputs vary around their mean. This is the least variation, as a share of the
+# outputs' scale, that counts.
 _LEAST_SPREAD = 0.05
 
 

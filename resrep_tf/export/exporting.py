@@ -18,7 +18,7 @@ from resrep_tf.export.reading.loading import load, load_written
 from resrep_tf.export.report import ExportReport
 from resrep_tf.export.writing import WRITERS, Job
 
-# Every format and what its path ends with; a SavedModel is a folder.
+# Every format and the suffix of its path; a SavedModel is a folder.
 FORMATS = {
     "keras": ".keras",
     "saved_model": "",
@@ -47,30 +47,31 @@ def export(
 ) -> ExportReport:
     """Writes a model with one input and one output to a file, and verifies the file.
 
-    The file is loaded again and its outputs compared with the model's; the report says
-    how near they come. Float formats must agree up to rounding; an int8 file is refused
-    only if it plainly does not compute the model's function. Only a complete, verified
-    file appears under its name, otherwise an older one is as it was. Whatever the
-    process prints meanwhile is discarded: TensorFlow's converters cannot be silenced.
+    The file is loaded again and its outputs are compared with the model's. Float
+    formats must agree up to rounding; an int8 file is an error only if it clearly does
+    not compute the model's function. Only a complete, verified file appears under its
+    name; otherwise an older one stays. Everything that the process prints meanwhile is
+    discarded, since TensorFlow's converters cannot be silenced.
 
     Args:
-        model: Is not changed. Mixed precision becomes float32, except with `keras`.
+        model: It is not changed. Mixed precision becomes float32, except with `keras`.
         path: Where to write. The suffix must be that of the format.
         format: `keras` (for more training), `saved_model` (a folder with the signature
             `serving_default`), `tflite` (float32), `tflite_float16` (half of the size),
             `int8` (integers throughout: a quarter of the size), or `onnx` (with
             `pip install "resrep_tf[onnx]"`).
         calibration: Inputs as the model expects them: an array, or batches of inputs or
-            of `(inputs, targets)`, to compare the file on; without any, on random ones.
-            `int8` needs some hundred typical ones.
+            of `(inputs, targets)`. The file is compared on these, or else on random
+            inputs. `int8` needs some hundred typical ones.
         verify: Whether to compare the file with the model.
         input_shape: The shape of the file's input with its batch, None where it is to
             stay open. By default the model's, for `int8` with a batch of one.
         integer: The dtype of an int8 file's input and output, `"int8"` or `"uint8"`.
-        allow_float: Whether an int8 file may compute in float32 what TensorFlow Lite
-            has no integer operation for. Otherwise that is an error.
-        allow_tensorflow: Whether a TensorFlow Lite file may use TensorFlow's own, for
-            which the device needs the Flex delegate; `verify=False` if it lacks here.
+        allow_float: Whether an int8 file may use float32 for operations that TensorFlow
+            Lite does not have in integers. Otherwise these are an error.
+        allow_tensorflow: Whether a TensorFlow Lite file may use TensorFlow's own
+            operations; the device needs the Flex delegate. (`verify=False` if it is
+            missing here.)
         calibration_examples: How many calibration inputs to use at most.
 
     Example:
@@ -120,13 +121,13 @@ def _verified(job: Job, report: ExportReport, written: Path) -> ExportReport:
 
 @contextlib.contextmanager
 def _explained(job: Job, format: str, path: Path) -> Iterator[None]:
-    """Turns what a converter raises into one line that says what to do."""
+    """Turns a converter's exception into one line that says what to do."""
     try:
         yield
     except (OSError, ImportError):
         raise
     except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError):
-        # As TensorFlow has a full disk, and a folder that cannot be written.
+        # TensorFlow's errors about a full disk and a folder that cannot be written.
         raise
     except Exception as error:
         # The converters raise all kinds of exceptions.
@@ -143,7 +144,7 @@ def _problem(job: Job, format: str, error: Exception) -> str:
         return f"{type(error).__name__}: {text[:300]}."
     operations = ", ".join(missing)
     if job.allow_tensorflow:
-        return f"TensorFlow Lite has no {operations}, nor has its Flex delegate."
+        return f"Neither TensorFlow Lite nor its Flex delegate has {operations}."
     return (
         f"TensorFlow Lite has no {operations}. `allow_tensorflow=True` lets the file "
         "use TensorFlow's own, which needs the Flex delegate on the device."
@@ -200,7 +201,7 @@ def _check_path(path: Path, format: str) -> None:
     if suffix or (path / "saved_model.pb").is_file():
         return
     if path.is_file() or any(path.iterdir()):
-        # Whatever is there would be replaced.
+        # Refused, since the export would replace the contents of the folder.
         raise ValueError(
             "`path` must be a new or empty folder or that of a SavedModel. "
             f"Received: path={str(path)!r}"
@@ -210,7 +211,7 @@ def _check_path(path: Path, format: str) -> None:
 def _model_shape(
     model: keras.Model, input_shape: Sequence | None, format: str
 ) -> tuple:
-    """Returns the shape of a model's only input; raises if it has several tensors."""
+    """Returns the shape of a model's input; raises if there are several tensors."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         if format == "keras":
@@ -255,13 +256,13 @@ def _spec(
             )
         shape = wanted
     elif format == "int8":
-        # The calibration has run at one size, and most compilers for devices want it.
+        # The calibration ran at one size, and most compilers for devices need one.
         shape = (1, *inputs.shape[1:])
     tensors = getattr(model, "inputs", None)
     name = tensors[0].name if tensors else "images"
     return tf.TensorSpec(shape, tf.float32, name=name)
 
 
-# `resrep_tf.export` is this function, which hides the package: `resrep_tf.export.load`
-# is found on the function.
+# `resrep_tf.export` is this function, which hides the package of the same name. So that
+# `resrep_tf.export.load` can be found, it is an attribute of the function.
 export.load = load  # type: ignore[attr-defined]

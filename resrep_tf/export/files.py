@@ -1,4 +1,4 @@
-"""Files and folders that appear under their names whole, or not at all."""
+"""Writes files and folders that appear under their names complete or not at all."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# The beginning of temporary names; what is left of a killed process has it too.
+# The beginning of temporary names, by which leftovers of a killed process are known.
 TEMPORARY = ".partial-"
 
 
@@ -17,10 +17,10 @@ TEMPORARY = ".partial-"
 def atomic(path: Path) -> Iterator[Path]:
     """Yields a temporary path for a file or folder, then renames it to `path`.
 
-    The temporary one is beside `path`, is flushed to disk before it is renamed, and
-    is removed when anything goes wrong, an interruption included.
+    The temporary file is beside `path` and is flushed to disk before it is renamed. It
+    is removed if anything goes wrong, including an interruption.
     """
-    # The suffix stays the last part of the name: Keras decides by it.
+    # The suffix stays the end of the name, since Keras reads the format from it.
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     replaced = path.with_name(f"{TEMPORARY}{os.getpid()}-old-{path.name}")
     with Signals() as signals:
@@ -31,13 +31,13 @@ def atomic(path: Path) -> Iterator[Path]:
             _flush(temporary)
             signals.wait = True
             if path.is_dir():
-                # A folder that is not empty cannot be renamed over.
+                # Renaming cannot replace a folder that is not empty.
                 os.replace(path, replaced)
             os.replace(temporary, path)
             _sync(path.parent)
         finally:
             signals.wait = True
-            with contextlib.suppress(OSError):  # In a folder that is read-only now.
+            with contextlib.suppress(OSError):  # The folder may be read-only by now.
                 if replaced.exists() and not path.exists():
                     os.replace(replaced, path)
                 for left in (temporary, replaced):
@@ -45,12 +45,12 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 class Signals:
-    """Lets Ctrl-C and SIGTERM wait while files are renamed and removed.
+    """Makes Ctrl-C and SIGTERM wait while files are renamed and removed.
 
     Attributes:
-        wait: Whether a signal waits for the end of the block, as it does first and
-            must do last; otherwise it has its usual effect. To set it is one
-            instruction, which no signal can divide.
+        wait: Whether a signal waits for the end of the block; otherwise it has its
+            usual effect. It is true at the start of the block and must be true at
+            its end. Setting it is one instruction, which no signal can interrupt.
     """
 
     def __init__(self):
@@ -63,14 +63,14 @@ class Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 usual = signal.getsignal(number)
-                if callable(usual):  # Python's, not the system's.
+                if callable(usual):  # A handler of Python, not of the system.
                     self._usual[number] = usual
                     signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: Any) -> None:
         for number, usual in self._usual.items():
-            if signal.getsignal(number) == self._note:  # It may have changed.
+            if signal.getsignal(number) == self._note:  # Others may have changed it.
                 signal.signal(number, usual)
         for number in self._waiting:
             signal.raise_signal(number)
@@ -101,7 +101,7 @@ def _flush(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows opens no folders.
+    if os.name == "nt" and path.is_dir():  # Windows cannot open folders.
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

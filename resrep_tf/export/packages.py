@@ -1,13 +1,13 @@
-"""The packages that ONNX files need, which a plain installation does not bring."""
+"""Checks for the packages of ONNX files, which only the extra `onnx` installs."""
 
 import importlib.util
 
 
 def check_onnx(subject: str, *packages: str, received: str) -> None:
-    """Raises if packages are not installed; imports none.
+    """Raises if packages are not installed; does not import them.
 
     Args:
-        subject: What needs them.
+        subject: The action that needs them.
         packages: Their names.
         received: What the user gave.
     """

@@ -1,4 +1,4 @@
-"""Models in float32, which is what deployed files compute in."""
+"""Copies models to float32, the precision of deployed files."""
 
 from collections.abc import Collection
 
@@ -6,19 +6,19 @@ import keras
 
 
 def is_float32(model: keras.Model) -> bool:
-    """Returns whether nothing in a model computes in another precision of floats."""
+    """Returns whether all floats of a model are float32."""
     kinds = {layer.compute_dtype for layer in model._flatten_layers()}
-    # Integers are those of inputs and indices.
+    # Integers are allowed: inputs and indices may have them.
     return not kinds & {"float16", "bfloat16", "float64"}
 
 
 def in_float32(model: keras.Model, only: Collection[str] | None = None) -> keras.Model:
-    """Returns a copy that computes in float32 what a model does in mixed precision.
+    """Returns a copy of a model that computes in float32 instead of mixed precision.
 
     Args:
         model: The model.
-        only: Names of the layers to change, such as the last one: losses and metrics
-            want its outputs in float32. By default all of them, for deployment.
+        only: Names of the layers to change, such as the last one, whose outputs losses
+            and metrics need in float32. By default all of them, for deployment.
     """
 
     def single(layer: keras.Layer) -> keras.Layer:

@@ -1,4 +1,4 @@
-"""Silence around TensorFlow's converters, which write to the process's own streams."""
+"""Hides the output of TensorFlow's converters."""
 
 import contextlib
 import logging
@@ -7,12 +7,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-# Warnings of third parties among themselves, by the beginning of their text.
+# Warnings of other packages about each other, by the beginning of their text.
 _NOISE = (
     r"\s*Warning: tf.lite.Interpreter is deprecated",
-    # Of TensorFlow's converter: there is no other order of inputs here.
+    # From TensorFlow's converter; a model with one input has only one order of inputs.
     r"Statistics for quantized inputs were expected",
-    # Of tf2onnx's patches for NumPy 2.
+    # From tf2onnx's patches for NumPy 2.
     r"In the future `np\.object` will be defined",
     r"__array__ implementation doesn't accept a copy",
 )
@@ -24,9 +24,9 @@ def quiet() -> Iterator[None]:
     """Discards what is written to stdout and stderr, by this process's C++ code too.
 
     The converters log from C++, which only a redirection of the file descriptors 1
-    and 2 holds back. It holds for the whole process: what other threads print
-    meanwhile is lost as well. Python's own warnings pass, but for the few that are
-    about TensorFlow's parts among themselves; they are printed afterwards.
+    and 2 holds back. It applies to the whole process: what other threads print
+    meanwhile is lost as well. Python's warnings are shown afterwards, except for the
+    few in `_NOISE`.
     """
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
@@ -42,7 +42,7 @@ def quiet() -> Iterator[None]:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
     for warning in caught:
-        # By the filters of whoever called, as if it had not been held back.
+        # The caller's filters apply, as if the warning had not been held back.
         warnings.warn_explicit(
             warning.message, warning.category, warning.filename, warning.lineno
         )
@@ -58,7 +58,9 @@ def _descriptors_silenced() -> Iterator[None]:
             for descriptor in (1, 2):
                 try:
                     copy = os.dup(descriptor)
-                except OSError:  # Closed, as in a program without a console.
+                except (
+                    OSError
+                ):  # The stream is closed, as in a program without a console.
                     continue
                 undo.callback(os.close, copy)
                 undo.callback(os.dup2, copy, descriptor)

@@ -1,4 +1,4 @@
-"""What an export wrote, and how far it is from the model."""
+"""The report of an export: the file, and how far it is from the model."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -8,22 +8,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What `resrep_tf.export` wrote.
+    """The result of `resrep_tf.export`.
 
     The differences are None if the file was not verified.
 
     Attributes:
         format: One of `resrep_tf.export`'s formats.
         path: The file or folder.
-        bytes: Its size, of a folder that of all files in it.
-        verified_on: What the file's outputs were compared on, in words.
-        examples: How many examples that were.
+        bytes: Its size; for a folder, the size of all files in it.
+        verified_on: The inputs that the file's outputs were compared on, in words.
+        examples: The number of these inputs.
         difference: The largest difference between an output of the file and of the
             model, relative to the largest output of the same example.
         mean_difference: The mean of the differences, relative in the same way.
-        class_agreement: The share of examples whose largest output is the same one
-            (for a single output: that is on the same side of the middle). None if
-            the outputs are not a row of classes.
+        class_agreement: The share of examples for which file and model give the same
+            class. None if the outputs are not a row of classes.
     """
 
     format: str

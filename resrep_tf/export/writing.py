@@ -1,4 +1,4 @@
-"""One function per format: writes a model to a path."""
+"""Writes models to files: one function for each format."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,15 +16,15 @@ from resrep_tf.export.packages import check_onnx
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A model to write, and how.
+    """A model to write, with the options of its format.
 
     Attributes:
         model: The model, in float32.
         spec: The file's input with its batch, None where open.
         inputs: Calibration inputs, if any.
         integer: The dtype of an int8 file's inputs and outputs.
-        allow_float: Whether an int8 file may compute in float what TensorFlow Lite
-            cannot compute in integers.
+        allow_float: Whether an int8 file may use float32 for operations that TensorFlow
+            Lite does not have in integers.
         allow_tensorflow: Whether a TensorFlow Lite file may use TensorFlow's own
             operations, which needs the Flex delegate on the device.
     """
@@ -45,7 +45,7 @@ def keras_file(job: Job, path: Path) -> None:
 def saved_model(job: Job, path: Path) -> None:
     """Writes a SavedModel whose signature `serving_default` is the model's inference.
 
-    `serve` is the same function for `tf.saved_model.load(path).serve`.
+    `tf.saved_model.load(path).serve` is the same function.
     """
     job.model.export(str(path), verbose=False, input_signature=[job.spec])
 
@@ -66,7 +66,7 @@ def tflite_float16(job: Job, path: Path) -> None:
 
 
 def int8(job: Job, path: Path) -> None:
-    """Writes a TensorFlow Lite file that computes in integers of 8 bits throughout."""
+    """Writes a TensorFlow Lite file that computes in 8-bit integers throughout."""
     size = job.spec.shape[0] or 1
 
     def representative() -> Iterator[list[np.ndarray]]:
@@ -95,7 +95,7 @@ def int8(job: Job, path: Path) -> None:
 def _check_integers(content: bytes) -> None:
     """Raises if a TensorFlow Lite file computes anything in float.
 
-    The converter leaves operations that have no integer form in float without a word.
+    The converter silently leaves operations in float that have no integer form.
     """
     tensors = tf.lite.Interpreter(model_content=content).get_tensor_details()
     floats = [

@@ -1,1 +1,1 @@
-"""Files of a model, read although they may be damaged, of another kind or hostile."""
+"""Reads model files that may be damaged, of another kind or hostile."""

@@ -1,8 +1,8 @@
-"""Loads .keras files that may be damaged, of another kind, or not to be trusted.
+"""Loads .keras files that may be damaged, of another kind or hostile.
 
-Keras says "File not found" of a file that is cut short, builds what a damaged
+Keras says "File not found" about a file that is cut short, builds whatever a damaged
 configuration asks for, and names the cause of a failure at the end of a long text. So
-the archive and its configuration are looked at first.
+the archive and its configuration are checked first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from resrep_tf.lazy import keras
 
 _CONFIG, _WEIGHTS = "config.json", "model.weights.h5"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-# Each of so many has at least one number, of one byte or more.
+# Config entries that count things, each with at least one weight of one byte or more.
 _COUNTS = ("filters", "units", "output_dim", "input_dim", "depth_multiplier")
 _UNKNOWN = re.compile(r"Could not (?:locate|find) (?:class|function) '([^']+)'")
 
@@ -32,8 +32,8 @@ def load_keras(path: str | Path, compile: bool = False) -> keras.Model:
         compile: Whether to load the optimizer, the loss and metrics too.
 
     Raises:
-        ValueError: If the file is missing, damaged or no such file, or needs code that
-            is not there; in one line that names it and says the cause first.
+        ValueError: If the file is missing, damaged, of another kind, or needs unknown
+            code; in one line that begins with the cause and names the file.
     """
     check_keras(path)
     where = Path(path).expanduser()
@@ -44,14 +44,14 @@ def load_keras(path: str | Path, compile: bool = False) -> keras.Model:
     except MemoryError as error:
         raise _refused(path, "there is not enough memory for its layers") from error
     except Exception as error:
-        # Keras raises all kinds of exceptions on a configuration that is not sound.
+        # Keras raises all kinds of exceptions on a damaged configuration.
         raise _refused(path, _cause(error)) from error
 
 
 def check_keras(path: str | Path) -> None:
-    """Raises if a file is not a whole archive with what Keras needs.
+    """Raises if a file is not a complete archive with all that Keras needs.
 
-    Nothing is built of it, and TensorFlow is not imported.
+    No model is built, and TensorFlow is not imported.
     """
     where = Path(path).expanduser()
     try:
@@ -84,7 +84,7 @@ def check_keras(path: str | Path) -> None:
 
 
 def _kind(start: bytes) -> str:
-    """Says what a file is that is no archive."""
+    """Describes a file that is no archive."""
     if not start:
         return "it is empty"
     if start.startswith(_HDF5):
@@ -138,8 +138,8 @@ def _cause(error: Exception) -> str:
     unknown = _UNKNOWN.search(text)
     if unknown is not None:
         return (
-            f"it needs {unknown[1]!r}, which is not known here; import what defines it "
-            "and register it with `keras.saving.register_keras_serializable`"
+            f"it needs {unknown[1]!r}, which is not known here; import the module that "
+            "defines it and register it with `keras.saving.register_keras_serializable`"
         )
     # Keras puts the cause behind the whole configuration.
     _, found, last = text.rpartition("Exception encountered: ")
@@ -147,7 +147,7 @@ def _cause(error: Exception) -> str:
 
 
 class UnreadableModel(ValueError):
-    """A file that is no model, or one that is damaged or not to be trusted."""
+    """Raised for a file that is no model, or a damaged or hostile one."""
 
 
 def _refused(path: str | Path, cause: str) -> UnreadableModel:

@@ -31,7 +31,7 @@ class Predictor:
         path: The file or folder.
         input_shape: The shape of its input with the batch, None where open.
         output_shape: The shape of its output, likewise.
-        dtype: What the file itself takes: `"float32"`, or `"int8"` or `"uint8"`.
+        dtype: The dtype of the file's input: `"float32"`, `"int8"` or `"uint8"`.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Predictor:
         self.output_shape = output_shape
         self.dtype = dtype
         self._run = run
-        # Of the variables that `run` reads: TensorFlow's functions do not keep them.
+        # Keeps the variables that `run` reads alive, as TensorFlow's functions do not.
         self._owner = owner
 
     @property
@@ -67,7 +67,7 @@ class Predictor:
         if size is None or size == len(images):
             return self._run(images)
         outputs = [
-            # Filled up with images from the beginning, whose outputs are dropped.
+            # A short batch is filled up with its first images; their outputs are cut.
             self._run(np.resize(batch, (size, *batch.shape[1:])))[: len(batch)]
             for batch in in_batches(images, size)
         ]
@@ -87,7 +87,7 @@ def load(path: str | Path) -> Predictor:
     TensorFlow Lite ends the process on some of them.
 
     Raises:
-        ValueError: If the file is missing, damaged, or no such file; in one line
+        ValueError: If the file is missing, damaged or of another kind; in one line
             that names it.
     """
     where = Path(path).expanduser()
@@ -105,11 +105,11 @@ def load(path: str | Path) -> Predictor:
 
 
 def load_written(path: Path, named: Path) -> Predictor:
-    """As `load`, without a trial, for a file that this process has written.
+    """Loads a file that this process has written, without a trial.
 
     Args:
         path: Where it is now.
-        named: What to call it.
+        named: Its name in messages.
     """
     if path.is_dir() and (path / "saved_model.pb").is_file():
         reader = _saved_model
@@ -151,7 +151,7 @@ def _keras(path: Path, named: Path) -> Predictor:
     def predict(images: tf.Tensor) -> tf.Tensor:
         return tf.cast(model(images, training=False), tf.float32)
 
-    # Not warned of as retraced, as it would be where many models are loaded.
+    # Without this, TensorFlow warns of retracing when many models are loaded.
     concrete = predict.get_concrete_function()
 
     def run(images: np.ndarray) -> np.ndarray:

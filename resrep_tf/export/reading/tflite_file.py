@@ -1,7 +1,7 @@
 """Checks that a TensorFlow Lite file can be loaded without ending the process.
 
-TensorFlow Lite trusts its files: offsets that point outside of one, and numbers that
-make no sense, crash the process that loads or runs it.
+TensorFlow Lite trusts its files: an offset that points outside of the file, or an
+impossible number, crashes the process that loads or runs it.
 """
 
 import struct
@@ -13,7 +13,7 @@ from pathlib import Path
 from resrep_tf.export.reading import tflite_trial
 
 _IDENTIFIER = b"TFL3"
-# Where the schema has the fields that matter: in the model, in a buffer.
+# The schema's numbers of the fields that matter, in the model and in a buffer.
 _SUBGRAPHS, _BUFFERS, _DATA = 2, 4, 0
 _SECONDS = 300
 
@@ -33,9 +33,9 @@ def check(content: bytes, path: Path) -> None:
 def try_out(content: bytes, path: Path) -> None:
     """Raises if the model cannot be run on small random batches.
 
-    It runs in a process of its own, which needs a fraction of a second.
+    It runs in a separate process, which takes a fraction of a second.
     """
-    if not sys.executable:  # Python inside of another program.
+    if not sys.executable:  # Python is embedded in another program.
         return
     library = _library()
     code, said = _trial(content, path, library)
@@ -70,9 +70,9 @@ def _damaged(path: Path, reason: str) -> ValueError:
 
 
 def _library() -> str:
-    """Returns the file of TensorFlow Lite's interpreter, or nothing if not found.
+    """Returns the path of TensorFlow Lite's interpreter, or "" if not found.
 
-    A process that loads it alone starts at once; TensorFlow takes seconds.
+    A process that loads only this library starts at once; TensorFlow takes seconds.
     """
     name = "_pywrap_tensorflow_interpreter_wrapper"
     for module in list(sys.modules):
@@ -87,7 +87,7 @@ def _library() -> str:
 
 
 def _walk(content: bytes) -> None:
-    """Visits every table of the model's outline and the data of every buffer."""
+    """Reads the tables of the model's subgraphs and the data of every buffer."""
     model = _reference(content, 0)
     for table in _tables(content, _field(content, model, _SUBGRAPHS)):
         _vtable(content, table)
@@ -104,7 +104,7 @@ def _reference(content: bytes, place: int) -> int:
 
 def _number(content: bytes, kind: str, place: int) -> int:
     if place < 0:
-        # Python would count from the end.
+        # Python would count a negative index from the end.
         raise IndexError(place)
     return struct.unpack_from(kind, content, place)[0]
 
@@ -129,7 +129,7 @@ def _field(content: bytes, table: int, number: int) -> int | None:
 
 
 def _vector(content: bytes, place: int, item: int) -> int:
-    """Returns the length of a vector, after a look at its end."""
+    """Returns the length of a vector; raises if it ends behind the file."""
     length = _number(content, "<I", place)
     if place + 4 + length * item > len(content):
         raise IndexError(place)

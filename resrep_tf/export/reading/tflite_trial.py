@@ -1,8 +1,9 @@
-"""Runs a TensorFlow Lite file once, in a process that may die of it.
+"""Runs a TensorFlow Lite file once, in a process that may crash.
 
-A script for `tflite_file.try_out`: it gets the file from its standard input and the
-interpreter's library as its argument, or an empty one for that of TensorFlow, which is
-slow to import. It imports nothing of this package, which would import TensorFlow.
+This is a script for `tflite_file.try_out`. It reads the file from standard input. Its
+argument is the path of the interpreter's library; an empty one means TensorFlow's,
+which is slow to import. It imports nothing of this package, as that would import
+TensorFlow.
 """
 
 import contextlib
@@ -11,14 +12,14 @@ import importlib.util
 import sys
 from typing import Any
 
-# Exit codes: the file is refused in an orderly way; the library alone does not do.
+# Exit codes: the interpreter refused the file; the library alone is not enough.
 REFUSED = 3
 NEEDS_TENSORFLOW = 4
-# Address space for a trial beyond that of the file itself, so that an extent that is
-# wrong by a factor of a billion does not take all of the machine's memory.
+# The address space of a trial, beyond the size of the file itself. With it, a size that
+# is wrong by a factor of a billion does not take all of the machine's memory.
 _BYTES = 16 << 30
 _BATCHES = (1, 2)
-# Of images whose size is open.
+# The size of images if the file leaves it open.
 _EXTENT = 224
 
 
@@ -29,7 +30,7 @@ def _direct(content: bytes, library: str) -> Any:
     spec = importlib.machinery.ModuleSpec(name, loader, origin=library)
     module: Any = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    # As `tf.lite.Interpreter` calls it.
+    # The same call as in `tf.lite.Interpreter`.
     return module.CreateWrapperFromBuffer(content, 1, [], [], False, False, 1, False)
 
 
@@ -82,7 +83,7 @@ def main() -> int:
         print(error)
         return REFUSED
     except Exception:
-        # The library is called in another way by this version of TensorFlow.
+        # This version of TensorFlow calls the library with other arguments.
         return NEEDS_TENSORFLOW
     return 0
 
