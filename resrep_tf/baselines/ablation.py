@@ -31,7 +31,8 @@ class LassoOnly(keras.callbacks.Callback):
     ```
     """
 
-    selects_channels = True  # None, on purpose; without it `fit` would refuse to run.
+    # It selects none, on purpose. Without this, `fit` would refuse to run.
+    selects_channels = True
 
     def on_train_begin(self, logs=None):
         self.model.state.rows_learn.assign(1.0)

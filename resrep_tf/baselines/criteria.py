@@ -65,15 +65,15 @@ Criterion = Callable[[list[Space], Evidence], list[np.ndarray]]
 
 
 def random(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """Scores channels at random, which any criterion has to beat."""
+    """Scores channels at random: the result that any criterion has to beat."""
     rng = np.random.default_rng(evidence.seed)
     return [rng.random(space.width) for space in spaces]
 
 
 def uniform(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """Takes the same share of all spaces, whatever their weights.
+    """Scores channels so that all spaces lose the same share, whatever their weights.
 
-    Channels go from the last to the first, at equal pace everywhere.
+    Within a space, channels are removed from the last to the first.
     """
     return [np.arange(space.width, 0, -1) / space.width for space in spaces]
 
@@ -91,9 +91,9 @@ def l2(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
 def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
     """Scores a filter by its distance to the others of its layer (He et al., 2019).
 
-    The sum of its Euclidean distances to them, relative to the layer's mean. The
-    smallest is the filter nearest to the geometric median, which the others can
-    replace best.
+    The score is the sum of its Euclidean distances to them, divided by the layer's
+    mean. The filter of the smallest score is nearest to the geometric median, so the
+    others can replace it best.
     """
 
     def remoteness(producer: Producer) -> np.ndarray:
@@ -108,15 +108,15 @@ def fpgm(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
 
 
 def bn_gamma(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """Scores by the absolute scale of the BatchNorm behind (Liu et al., 2017)."""
+    """Scores a channel by the absolute scale of its BatchNorm (Liu et al., 2017)."""
     return _summed(spaces, lambda producer: np.abs(read(_gamma(producer, "bn_gamma"))))
 
 
 def taylor(spaces: list[Space], evidence: Evidence) -> list[np.ndarray]:
-    """Estimates what a channel does for the loss, to first order (Molchanov, 2019).
+    """Scores a channel by its first-order effect on the loss (Molchanov et al., 2019).
 
-    `(gamma * dL/dgamma) ** 2` for the scale of the BatchNorm behind a layer, averaged
-    over batches. L is a batch's mean loss, with BatchNorms as in inference.
+    The score is `(gamma * dL/dgamma) ** 2` for the scale of the layer's BatchNorm,
+    averaged over batches. L is a batch's mean loss, with BatchNorms as in inference.
     """
     if evidence.data is None:
         raise ValueError(

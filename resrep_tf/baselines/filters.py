@@ -22,8 +22,8 @@ from resrep_tf.rules import register
 class FilterStandIn(Compactor):
     """Stands in for the filters of the layer before it; its kernel stays all ones.
 
-    Filters have any norm to start with. A weight keeps these norms, because plans
-    need them in the middle of training too.
+    The rows of an identity all have norm 1; filters start with arbitrary norms. A
+    weight keeps them, because plans need them in the middle of training too.
 
     Args:
         targets: Name of the layer whose filters are to be forgotten.
@@ -92,13 +92,14 @@ class FilterStandIn(Compactor):
                 call.op._stand_in_for(filters)
 
     def _stand_in_for(self, filters: keras.Variable) -> None:
-        # Behind a function: a layer takes a variable for its own, and would save it.
+        # Hidden in a function: Keras would take an attribute for this layer's weight,
+        # and save it twice.
         self._filters = lambda: filters
         self._start.assign(self.row_norms())
 
     @staticmethod
     def usual_momentum(optimizer: keras.Optimizer) -> float:
-        """Returns the momentum of the main optimizer: all filters train alike."""
+        """Returns the main optimizer's momentum, so that all filters train alike."""
         if not isinstance(optimizer, keras.optimizers.SGD):
             raise ValueError(
                 "Without SGD it is not clear how to train filters: give "

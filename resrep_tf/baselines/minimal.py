@@ -153,7 +153,7 @@ def _ordered(scores: Mapping[Compactor, np.ndarray]) -> list[tuple[Compactor, in
 
 
 class _Search:
-    """Removes rows from `rows`, which is changed, as long as enough stays right."""
+    """Removes rows from `rows`, in place, as long as enough answers stay right."""
 
     def __init__(
         self,
@@ -189,12 +189,12 @@ class _Search:
         queue, block, failed = deque(order), 1, 0
         while failed < len(queue) and self.evaluations != self._most:
             chunk = self._chunk(queue, min(block, len(queue) - failed))
-            if not chunk:  # Its layer has no row to spare, now or later.
+            if not chunk:  # The layer of the first row is at its minimum width.
                 queue.popleft()
             elif self._try(chunk):
                 for _ in chunk:
                     queue.popleft()
-                if failed:  # Other examples decide about this structure.
+                if failed:  # The most critical examples are others now.
                     self._judge.reorder(self._rows)
                 block, failed = 2 * block, 0
             elif len(chunk) > 1:
@@ -208,7 +208,7 @@ class _Search:
     def _chunk(
         self, queue: deque[tuple[Compactor, int]], most: int
     ) -> list[tuple[Compactor, int]]:
-        """Returns the next rows, as far as their layers have rows to spare."""
+        """Returns the next rows, up to one whose layer is at its minimum width."""
         chunk: list[tuple[Compactor, int]] = []
         taken: Counter[Compactor] = Counter()
         for compactor, row in queue:
@@ -236,7 +236,7 @@ class _Search:
 
 
 class _Judge:
-    """Counts right answers of a model some of whose rows are zero."""
+    """Counts the right answers of a model in which some rows are zero."""
 
     def __init__(
         self, pruner: ResRepModel, data: Iterable[tuple[Any, Any]], batch_size: int
@@ -269,7 +269,7 @@ class _Judge:
             return sum(int((margins > 0).sum()) for margins in self._margins())
 
     def enough(self, rows: Mapping[Compactor, np.ndarray], needed: int) -> bool:
-        """Returns if `count` is at least `needed`; stops as soon as that is certain."""
+        """Returns whether `count` is at least `needed`; stops once that is certain."""
         right, left = 0, self.examples
         with zeroed(rows):
             for margins in self._margins():
@@ -280,10 +280,10 @@ class _Judge:
         return right >= needed
 
     def reorder(self, rows: Mapping[Compactor, np.ndarray]) -> None:
-        """Puts the examples first that decide: wrong ones, then those nearly wrong.
+        """Moves the critical examples to the front: wrong ones, then nearly wrong ones.
 
-        A smaller structure can only gain examples that are wrong now. Behind those, a
-        few losses are enough to tell that a structure is too small.
+        A smaller structure can only gain examples that are wrong now. Once these are
+        counted, a few losses are enough to tell that a structure is too small.
         """
         with zeroed(rows):
             margins = np.concatenate(list(self._margins()))
