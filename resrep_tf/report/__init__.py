@@ -1,1 +1,1 @@
-"""Figures, tables and pages for people."""
+"""Figures, tables and HTML pages about results."""

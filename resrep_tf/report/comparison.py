@@ -1,4 +1,4 @@
-"""Two models compared, in numbers for people."""
+"""Compares two models in a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +17,8 @@ class Measurements:
         bytes: Size of its .keras file.
         latency: Seconds of a call, by batch size.
         accuracy: Share of the held-out images that it classifies correctly.
-        top5_accuracy: Share whose class is among its first five; None if there are
-            no more classes than that.
+        top5_accuracy: Share whose class has one of the five largest outputs; None if
+            there are five classes or fewer.
     """
 
     flops: int
@@ -95,7 +95,7 @@ def _share(label: str, old: float, new: float) -> Change:
 
 
 def _less(left: float, right: float, change: str) -> bool | None:
-    """Returns whether a number is smaller; None if the change reads as none."""
+    """Returns whether a number is smaller; None if the change is shown as none."""
     return None if change.startswith("±0") else left < right
 
 
@@ -126,7 +126,7 @@ def files_table(exports: Sequence[Mapping[str, Any]]) -> str:
     """Returns the sizes, latencies and accuracies of files, as text.
 
     Args:
-        exports: What `report.json` says about each.
+        exports: The entry of each file in `report.json`.
     """
     rows = [("file", "kB", "batch 1 (ms)", "batch 32 (ms)", "top-1 accuracy")]
     for file in exports:
@@ -140,13 +140,13 @@ def files_table(exports: Sequence[Mapping[str, Any]]) -> str:
                 "" if accuracy is None else f"{accuracy:.2%}",
             )
         )
-    # Without the columns that have nothing but a title.
+    # Columns that have nothing but a title are left out.
     filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
     return _aligned(list(zip(*filled, strict=True)))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows as lines; the first column on the left, numbers on the right."""
+    """Returns rows as lines; the first column is left-aligned, all others right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         row[0].ljust(widths[0])

@@ -8,7 +8,7 @@ from resrep_tf.report.plotting import BLUE, INK, RULE, SHADE, VERMILLION
 
 # A figure wider than this (in points) is for two columns.
 _WIDE = 400
-# Colours become variables of the page, which differ in dark mode.
+# Colours become variables of the page, which are others in dark mode.
 _COLOURS = {
     INK: "currentColor",
     RULE: "var(--rule)",
@@ -35,13 +35,13 @@ class Drawing:
 
     @property
     def wide(self) -> bool:
-        """Whether the figure takes the whole width of a page."""
+        """True if the figure takes the whole width of a page."""
         return float(re.search(r'viewBox="0 0 ([\d.]+)', self.svg).group(1)) > _WIDE
 
     def inline(self, prefix: str) -> str:
         """Returns an element of an HTML page; ids begin with `prefix`, to be unique."""
         text = self.svg[self.svg.index("<svg") :]
-        # Its style sheet would change the whole page.
+        # The figure's own style sheet would change the whole page.
         text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
         text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
         text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", text)

@@ -1,7 +1,7 @@
-"""The paper's figures, from plain numbers: Figs. 2 to 4 and a few more.
+"""Draws the paper's Figs. 2 to 4, and a few more, from plain numbers.
 
 Every function returns a `matplotlib.figure.Figure`; `save` writes it as PNG and SVG,
-byte for byte the same each time. Nothing touches pyplot or its global state.
+with the same bytes each time. pyplot and its global state are not used.
 """
 
 import re
@@ -92,8 +92,8 @@ class Pair:
     Attributes:
         name: The method's name.
         epochs: The epochs.
-        solid: The first series: of the whole model, or of what survives.
-        dashed: The second one: of the pruned model, or of what is pruned.
+        solid: The first series: of the whole model, or of the rows that stay.
+        dashed: The second series: of the pruned model, or of the pruned rows.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Pair:
 def widths(layers: Sequence[LayerWidth]) -> Figure:
     """Draws the width of every target layer, before and after (Fig. 3).
 
-    Few layers are listed by name; many stand side by side, by their stages.
+    A few layers are listed by name; many are shown side by side, by stages.
     """
     if not layers:
         raise ValueError("`layers` must not be empty. Received: layers=()")
@@ -149,7 +149,7 @@ def _list_widths(axes: Axes, layers: Sequence[LayerWidth]) -> None:
 def _line_up_widths(axes: Axes, layers: Sequence[LayerWidth]) -> None:
     columns = np.arange(len(layers))
     before = [layer.before for layer in layers]
-    # Steps without gaps, which stay clear however many there are.
+    # Bars without gaps stay readable however many there are.
     edges = np.arange(len(layers) + 1) - 0.5
     axes.stairs(before, edges, fill=True, color=SHADE, label="original")
     axes.bar(
@@ -184,7 +184,7 @@ def _stages(layers: Sequence[LayerWidth]) -> Iterator[tuple[int, int, str]]:
             start = end
 
 
-# === Methods against each other ===
+# === Comparing methods ===
 
 
 @styled
@@ -258,13 +258,13 @@ def recovery(pairs: Sequence[Pair]) -> Figure:
 
 @styled
 def magnitudes(pairs: Sequence[Pair]) -> Figure:
-    """Draws squared sums of parameters that survive or are pruned (Fig. 4, right).
+    """Draws squared sums of parameters that stay or are pruned (Fig. 4, right).
 
-    On a logarithmic scale. Where a sum becomes exactly zero, an arrow says so.
+    The scale is logarithmic. Where a sum becomes exactly zero, an arrow marks it.
 
     Args:
-        pairs: For each method, the sum of squares of the parameters that survive in
-            the final structure, and of those that do not.
+        pairs: For each method, the sum of squares of the parameters that stay in the
+            final structure, and of those that do not.
     """
     figure, axes = _draw_pairs(pairs, ("survive", "to be pruned"))
     axes.set_yscale("log")
@@ -273,7 +273,7 @@ def magnitudes(pairs: Sequence[Pair]) -> Figure:
     for number, pair in enumerate(pairs):
         colour = look(number)["color"]
         zero = [e for e, v in zip(pair.epochs, pair.dashed, strict=True) if v == 0]
-        # In axes coordinates: zero has no place on a logarithmic axis.
+        # In axes coordinates, since a logarithmic axis has no zero.
         for epoch in zero[:1]:
             place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
             axes.plot(epoch, 0.02, color=colour, marker="v", **place)

@@ -1,6 +1,6 @@
-"""Pages and tables in HTML: one file, no script, no network.
+"""HTML pages and tables, without scripts and without other files.
 
-All text that comes from outside is escaped.
+All text from models and files is escaped.
 """
 
 import re
@@ -25,7 +25,7 @@ def page(
     Args:
         title: The title.
         subtitle: A sentence, as HTML.
-        headline: The numbers that people look for first, as HTML.
+        headline: The most important numbers, as HTML.
         sections: Titles and contents as HTML; empty ones are left out.
         versions: The versions of the software, by name.
     """
@@ -125,7 +125,7 @@ def command(line: str | None) -> str:
 
 
 def scroll(content: str, label: str) -> str:
-    """Returns a part that may be wider than a phone, and scrolls by keyboard too."""
+    """Returns a part of a page that can be wider than a phone and scrolls by itself."""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{text(label)}">'
         f"\n{content}\n</div>"
@@ -138,7 +138,7 @@ def _class(kind: str) -> str:
 
 def row_header(label: str) -> str:
     """Returns the first cell of a row; a long name may break between its parts."""
-    # Not within numbers.
+    # A break within a number is not allowed.
     ends = r"(?<=[_/])(?=\w)|(?<=\.)(?=[^\W\d])"
     parts = re.sub(ends, "<wbr>", text(label))
     return f'<th scope="row">{parts}</th>'
@@ -150,6 +150,6 @@ def number(value: Any, kind: str = "") -> str:
 
 
 def names(found: Sequence[str], most: int = 12) -> str:
-    """Returns names as code; of many names, the first `most`."""
+    """Returns names as code, at most `most` of them."""
     listed = ", ".join(f"<code>{text(name)}</code>" for name in found[:most])
     return listed + (f" and {len(found) - most} more" if len(found) > most else "")

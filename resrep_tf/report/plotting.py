@@ -1,4 +1,4 @@
-"""The look of figures, and writing them to files."""
+"""The style of figures, and writing them to files."""
 
 import functools
 import io
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, without those that
+# Okabe and Ito's colours, which colour-blind people can distinguish, without those that
 # are hard to see on white.
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY = "#CC79A7", "#56B4E9"
@@ -21,7 +21,7 @@ INK, RULE, SHADE = "#1a1a1a", "#dadada", "#c9c9c9"
 
 # One or two columns of a page, in inches.
 COLUMN, PAGE = 3.5, 7.1
-# More layers than this have no room for their names.
+# With more layers than this, there is no room for their names.
 MOST_NAMES = 30
 
 _STYLE = {
@@ -53,14 +53,14 @@ _STYLE = {
     "legend.handlelength": 1.6,
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    # Text stays text, and nothing depends on when or where a figure is made.
+    # Text stays text, and a figure does not depend on time or machine.
     "svg.fonttype": "none",
     "svg.hashsalt": "resrep_tf",
 }
 
 
 def styled(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function draw in the house style, whatever a user has configured."""
+    """Makes a function draw in this module's style, whatever the user's settings."""
 
     @functools.wraps(draw)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -112,12 +112,12 @@ def look(number: int, markers: bool = False) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Returns text in which matplotlib takes no dollar for mathematics."""
+    """Returns text in which matplotlib treats no dollar sign as mathematics."""
     return text.replace("$", r"\$")
 
 
 def shortened(name: str, most: int = 32) -> str:
-    """Returns a long name without its middle; both ends tell layers apart."""
+    """Returns a long name without its middle, since both ends distinguish layers."""
     if len(name) <= most:
         return name
     tail = (most - 1) // 2
@@ -127,7 +127,7 @@ def shortened(name: str, most: int = 32) -> str:
 def legend(axes: Axes) -> None:
     """Puts a legend above the axes, where it hides nothing."""
     labels = axes.get_legend_handles_labels()[1]
-    # About 0.055 inches a letter, and as much as seven letters for the line before it.
+    # A letter takes about 0.055 inches, and the line before the text seven letters.
     letters = 7 + max(map(len, labels), default=0)
     room = int(axes.figure.get_figwidth() / (0.055 * letters))
     axes.legend(
@@ -153,7 +153,7 @@ def note(axes: Axes, text: str, height: float) -> None:
 
 
 def percent(axis: Any) -> None:
-    """Shows shares from 0 to 1 as per cent; the sign is in the axis's label."""
+    """Shows shares from 0 to 1 as percentages; the axis's label has the sign."""
     axis.set_major_formatter(lambda share, _: f"{round(100 * share, 3):g}")
 
 
@@ -163,7 +163,7 @@ def whole_numbers(axis: Any) -> None:
 
 
 def over_epochs(axes: Axes) -> None:
-    """Makes the horizontal axis one of epochs."""
+    """Labels the horizontal axis as epochs."""
     axes.set_xlabel("epoch")
     axes.grid(axis="y")
     whole_numbers(axes.xaxis)

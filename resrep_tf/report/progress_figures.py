@@ -1,4 +1,4 @@
-"""Figures of the progress of a run, epoch by epoch."""
+"""Draws the progress of a run, epoch by epoch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,13 @@ from resrep_tf.report.plotting import (
     whole_numbers,
 )
 
-# More lines than this cannot be told apart.
+# More lines than this cannot be distinguished.
 MOST_LINES = 60
 _QUANTITIES = {
     "loss": "training loss",
-    "val_loss": "validation loss",
+    "val_loss": "held-out loss",
     "accuracy": "training accuracy (%)",
-    "val_accuracy": "validation accuracy (%)",
+    "val_accuracy": "held-out accuracy (%)",
     "flops_removed": "FLOPs removed (%)",
     "forgotten": "masked channels forgotten (%)",
 }
@@ -47,8 +47,8 @@ class LayerHistory:
     Attributes:
         name: The layer's name.
         width: Its width in the original model.
-        kept: How many channels are not masked, at each epoch.
-        left: How many are not zero yet; the others are gone.
+        kept: The number of channels that are not masked, at each epoch.
+        left: The number that are not forgotten, masked or not.
     """
 
     name: str
@@ -122,7 +122,7 @@ def progress(
 
 @styled
 def channels(epochs: Sequence[float], layers: Sequence[LayerHistory]) -> Figure:
-    """Draws how the channels of each layer die: a ribbon for each, by epoch.
+    """Draws how channels are masked and forgotten: a ribbon for each layer, by epoch.
 
     Args:
         epochs: The epochs.
@@ -131,15 +131,15 @@ def channels(epochs: Sequence[float], layers: Sequence[LayerHistory]) -> Figure:
     if not layers:
         raise ValueError("`layers` must not be empty. Received: layers=()")
     few = len(layers) <= MOST_NAMES
-    # Inches for each layer; of very many, the ribbons become thin.
+    # Inches for each layer; with many layers, the ribbons become thin.
     each = 0.19 if few else min(0.08, 6 / len(layers))
     figure = new_figure(COLUMN, 0.75 + each * len(layers))
     axes = figure.subplots()
     for row, layer in enumerate(layers):
         foot = row + 0.42
         for counts, colour, label in [
-            ([layer.width] * len(epochs), SHADE, "gone"),
-            (layer.left, VERMILLION, "masked, sinking to zero"),
+            ([layer.width] * len(epochs), SHADE, "forgotten"),
+            (layer.left, VERMILLION, "masked, not forgotten yet"),
             (layer.kept, BLUE, "kept"),
         ]:
             tops = foot - 0.84 * np.asarray(counts, float) / layer.width
@@ -174,7 +174,7 @@ def norms(
     Args:
         steps: The steps at which norms were taken.
         values: One row for each of `steps`, with a norm for each compactor row.
-        kept: For each compactor row, whether it survived.
+        kept: For each compactor row, whether it stayed.
         epsilon: The norm below which rows are dropped.
         unit: The unit of `steps`.
     """
@@ -186,14 +186,15 @@ def norms(
         )
     figure = new_figure(COLUMN, 2.6)
     axes = figure.subplots()
-    # Exact zeros have no place on a logarithmic axis; they stand at its foot.
+    # A logarithmic axis has no zero, so exact zeros are drawn at its lower end.
     floor = 0.1 * min(values[values > 0].min(initial=1.0), epsilon or 1.0)
     for group, colour, label in [
         (kept, BLUE, f"survive ({int(kept.sum()):,})"),
         (~kept, VERMILLION, f"forgotten ({int((~kept).sum()):,})"),
     ]:
         rows = np.flatnonzero(group)
-        # Evenly spaced among their final norms, so that the spread is shown.
+        # The rows shown are evenly spaced among the sorted final norms, to show the
+        # spread.
         rows = rows[np.argsort(values[-1, rows], kind="stable")]
         rows = rows[:: math.ceil(len(rows) / MOST_LINES) or 1]
         lines = np.maximum(values[:, rows], floor)

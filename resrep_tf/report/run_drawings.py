@@ -7,14 +7,14 @@ from resrep_tf.report import figures
 from resrep_tf.report.drawing import Drawing
 from resrep_tf.report.plotting import svg
 
-# The names of phases in figures. A shrunk network goes on where the wrapped one was.
+# The names of phases in figures. Training of the shrunk network is the same line.
 PHASES = {"base": "base", "prune": "pruning", "recover": "pruning"}
 
 
 def draw(
     report: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
 ) -> list[Drawing]:
-    """Returns the figures that the metrics allow."""
+    """Returns the figures for which there are metrics."""
     return [
         *_widths(report["conversion"]["layers"]),
         *_channels(report.get("channels")),
@@ -48,7 +48,7 @@ def _widths(layers: Sequence[Mapping[str, Any]]) -> list[Drawing]:
 
 
 def _channels(history: Mapping[str, Any] | None) -> list[Drawing]:
-    """Returns the figure of dying channels; `history` is that of `report.json`."""
+    """Returns the figure of masked and forgotten channels, from `report.json`."""
     if not history:
         return []
     layers = [
@@ -61,10 +61,10 @@ def _channels(history: Mapping[str, Any] | None) -> list[Drawing]:
     return [
         Drawing(
             svg(figures.channels(_numbers(history["epochs"]), layers)),
-            "Channels over the epochs, as shares of a layer's width: those that are "
-            "masked sink to zero, and then are gone.",
+            "Channels over the epochs, as shares of a layer's width: masked channels "
+            "shrink to zero, and are then forgotten.",
             f"At the end {kept:,} of {sum(x.width for x in layers):,} channels are "
-            f"kept, and {left - kept:,} more are masked but not zero.",
+            f"kept, and {left - kept:,} more are masked but not forgotten.",
         )
     ]
 

@@ -1,7 +1,7 @@
-"""A run's report as one HTML file: no script, no network, nothing beside it.
+"""Renders a run's report as one HTML file, without scripts and without other files.
 
-It takes what `report.json` and `metrics.csv` hold, as plain values, so that a report
-can be written again from a run's folder. All text that comes from outside is escaped.
+It needs only the values of `report.json` and `metrics.csv`, so that a report can be
+written again from a run's folder. All text from models and files is escaped.
 """
 
 import re
@@ -29,8 +29,8 @@ def render(
     Args:
         report: The content of `report.json`.
         metrics: The rows of `metrics.csv`; cells may be text.
-        explanation: `resrep_tf.explain(model).to_dict()`, for the layers that
-            could not be pruned, and why.
+        explanation: `resrep_tf.explain(model).to_dict()`, for the layers that could
+            not be pruned and the reasons.
         settings: The run's settings by name.
         command: The command that repeats the run.
 
@@ -95,7 +95,7 @@ def _subtitle(report: Mapping[str, Any]) -> str:
 
 
 def _headline(compared: Iterable[Change]) -> Iterable[str]:
-    """Returns the numbers that people look for first."""
+    """Returns the most important numbers."""
     for change in compared:
         if change.label.startswith(("FLOPs", "parameters", "latency", "top-1")):
             number, _, unit = change.change.partition(" ")
@@ -119,7 +119,7 @@ def _comparison(compared: Iterable[Change]) -> str:
         for change in compared
     ]
     return html_page.table(
-        "The original model and the pruned one. Latency is the median of many calls on "
+        "The base and the pruned model. Latency is the median of many calls on "
         "the machine that ran this.",
         ["", "before", "after", "change"],
         rows,
@@ -158,7 +158,7 @@ def _layers(layers: Rows) -> str:
 
 
 def _stays(conversion: Mapping[str, Any], explanation: Mapping[str, Any] | None) -> str:
-    """Returns the layers that cannot be pruned, by reason, and channels that stay."""
+    """Returns the layers and the channels that had to stay, with the reasons."""
     items = []
     reasons: dict[str, list[str]] = {}
     shared = []
@@ -178,9 +178,7 @@ def _stays(conversion: Mapping[str, Any], explanation: Mapping[str, Any] | None)
         items.append(f"{channels} pruned channels: {prose(reason)}.")
     unknown = ", ".join((explanation or {}).get("unknown", ()))
     if unknown:
-        items.append(
-            f"Without a rule, so that what they touch stays: {prose(unknown)}."
-        )
+        items.append(f"Without a rule, so that their channels stay: {prose(unknown)}.")
     return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
 
 
@@ -212,7 +210,7 @@ def _course(report: Mapping[str, Any]) -> str:
 
 
 def _exports(exports: Rows) -> str:
-    """Returns the table of exported files; nothing for a report without them."""
+    """Returns the table of exported files; empty for a report without them."""
     rows = []
     for file in exports:
         shares = (file["class_agreement"], file.get("accuracy"))
@@ -239,8 +237,8 @@ def _exports(exports: Rows) -> str:
     return html_page.table(
         "Each file was loaded again and compared with the pruned model on training "
         "images: the largest difference of outputs relative to their scale, and how "
-        "often the class is the same. Accuracy is that on held-out images, of formats "
-        "that compute in other numbers than the model. Latency is in ms, by batch.",
+        "often the class is the same. Accuracy is on held-out images, for formats that "
+        "compute in other numbers than the model. Latency is in ms, by batch size.",
         [
             *("file", "format", "kB", "difference", "same class", "top-1 accuracy"),
             *("batch 1", "batch 32"),
