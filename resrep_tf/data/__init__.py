@@ -1,13 +1,13 @@
 """Input pipelines: image classification sets by name, reproducible and resumable.
 
-The order of the training images and their augmentation are functions of the seed, the
-epoch and the example alone, so that a run can start at any step and continue exactly
-as the one it replaces, without reading what came before.
+The order of the training images and their augmentation depend on the seed, the epoch
+and the example alone. So a run can start at any step and continue exactly like the run
+that it replaces, without reading the images before that step.
 """
 
 from resrep_tf import lazy
 
-# Imported when asked for: flags need the names alone.
+# Imported on first use: checking flags needs only the names.
 __getattr__ = lazy.attributes(
     __name__,
     {

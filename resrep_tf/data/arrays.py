@@ -1,4 +1,4 @@
-"""Sets that fit in memory: accessed by number, processed batch by batch."""
+"""Data sets in memory: examples are accessed by number, processed batch by batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .pixels import Scale, own_scale
 # Images are shifted by up to an eighth of their size: 4 of 32 pixels, 1 of 8.
 SHIFT = 8
 KEYS = ("x_train", "y_train", "x_test", "y_test")
-# What a file raises that is cut short, changed, or larger than memory.
+# The exceptions that a file raises if it is cut short, damaged, or larger than memory.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError)
 
 
@@ -31,8 +31,8 @@ class ArraySource:
 
     Attributes:
         train: Training images, (examples, height, width, channels), and labels.
-        held_out: Those for evaluation.
-        pixels: What images are brought to.
+        held_out: Held-out images, in the same form.
+        pixels: The scale of the pixels.
         classes: Number of classes.
         class_names: Their names, if known.
         augment: Whether training images are shifted, and flipped if `flip`.
@@ -67,8 +67,8 @@ class ArraySource:
         def epoch_from(epoch: tf.Tensor, start: tf.Tensor) -> tf.data.Dataset:
             order_word, augmentation_word = order.words(epoch)
             rows = order.batches(order_word)[start:]
-            # One table for an epoch, a row for each example: drawing for every
-            # example by itself takes longer than all of the rest.
+            # One table for an epoch, with a row for each example: drawing numbers for
+            # each example by itself takes longer than everything else.
             draws = uniform([order.examples, 3], augmentation_word)
             return tf.data.Dataset.from_tensor_slices((rows, tf.gather(draws, rows)))
 
@@ -97,10 +97,10 @@ class ArraySource:
 
 
 def _mapped(rows: tf.data.Dataset, batch: Callable[..., Any]) -> tf.data.Dataset:
-    """Makes batches of rows in parallel, without TensorFlow tuning itself.
+    """Makes batches of rows in parallel, without TensorFlow's automatic tuning.
 
-    There is little to tune, and to end an iterator that is tuned takes up to a third
-    of the time that it was in use: it waits for the next round of tuning.
+    There is little to tune. And ending an iterator that is tuned takes up to a third of
+    the time that it was in use, since it waits for the next round of tuning.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -115,7 +115,7 @@ def from_arrays(
     pixels: Scale | None = None,
     **settings: Any,
 ) -> ArraySource:
-    """Makes a source of arrays, normalised by the training set unless told how."""
+    """Makes a source of arrays, by default normalised by the training images."""
     if pixels is None:
         pixels = own_scale(*_statistics(train[0]))
 
@@ -180,7 +180,7 @@ def count_npz(path: str) -> int | None:
             else:
                 shape, _, _ = header.read_array_header_2_0(file)
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
-        return None  # `npz` says what is wrong.
+        return None  # `npz` raises an error about it.
     return shape[0] if shape else None
 
 
@@ -189,7 +189,7 @@ def _opened(stream: BinaryIO, name: str) -> Any:
     try:
         archive = np.load(stream)
     except (*_DAMAGED, ValueError) as error:
-        # NumPy takes what it does not know for a pickle, and advises to load it.
+        # NumPy takes an unknown format for a pickle, and advises to load it unsafely.
         reason = "it is none" if "pickle" in str(error) else str(error).strip(". ")
         raise ValueError(
             f"`name` must give an .npz file, as `numpy.savez` writes it: {reason}. "
@@ -211,7 +211,7 @@ def _array(archive: Any, key: str, name: str) -> np.ndarray:
     try:
         return archive[key]
     except (*_DAMAGED, ValueError) as error:
-        # NumPy's words for what it would have to unpickle.
+        # NumPy's message about data that it would have to unpickle.
         objects = "allow_pickle" in str(error)
         reason = "it holds Python objects instead of numbers" if objects else error
         raise ValueError(
@@ -268,7 +268,7 @@ def _checked(
 
 
 def _from_one_hot(labels: np.ndarray) -> np.ndarray:
-    """Returns integers for rows of which one number is 1 and the others are 0."""
+    """Returns integer labels for one-hot rows, and other arrays unchanged."""
     one_hot = (
         labels.ndim == 2
         and labels.shape[1] > 1
@@ -291,7 +291,7 @@ def _count_classes(train: np.ndarray, held_out: np.ndarray, name: str) -> int:
         )
     if classes == 1:
         raise ValueError(
-            "`y_train` must hold two classes at least; all of its labels are 0. "
+            "`y_train` must hold at least two classes; all of its labels are 0. "
             f"Received: name={name!r}"
         )
     unknown = np.setdiff1d(held_out, present)

@@ -14,7 +14,7 @@ from .pixels import Scale, scale
 
 
 class Source(Protocol):
-    """The images of a set; `Dataset` adds the counting of epochs and steps."""
+    """The images of a data set; `Dataset` counts epochs and steps."""
 
     input_shape: tuple[int, int, int]
     classes: int
@@ -34,7 +34,7 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """A classification set, as `load` makes it.
+    """A classification data set, as `load` makes it.
 
     Batches are pairs of normalised float32 images (channels last) and int32 labels.
 
@@ -46,7 +46,7 @@ class Dataset:
         train_examples: Number of training images.
         eval_examples: Number of images held out for evaluation.
         batch_size: Images in one training batch over all shards.
-        seed: The order and the augmentation depend on it, and on the epoch.
+        seed: Decides, with the epoch, the order and the augmentation.
         num_shards: Number of workers that share every batch.
         shard_index: The number of this worker's part of every batch.
 
@@ -104,7 +104,7 @@ class Dataset:
     def steps_per_epoch(self) -> int:
         """The number of training batches in an epoch; all are full.
 
-        Each epoch leaves out other examples, those that do not fill a batch.
+        The examples that do not fill a batch are left out, other ones in each epoch.
         """
         return self._order.steps_per_epoch
 
@@ -130,8 +130,8 @@ class Dataset:
     def train_from(self, step: int = 0) -> tf.data.Dataset:
         """Returns an endless stream of training batches: epoch after epoch of `train`.
 
-        Meant for `fit` with `steps_per_epoch`, which then draws every epoch from
-        where the last one ended.
+        Use it for `fit` with `steps_per_epoch`: each epoch then starts where the last
+        one ended.
 
         Args:
             step: The first batch to yield, counted from the start of training, such
@@ -148,21 +148,21 @@ class Dataset:
 
     @property
     def pixels(self) -> str:
-        """The name of the scale that images are brought to."""
+        """The name of the scale of the pixels."""
         return self._source.pixels.name
 
     def with_pixels(self, name: str) -> Dataset:
-        """Returns the same set with images brought to another scale, given its name.
+        """Returns the same data set with pixels in another scale, given its name.
 
-        For sets in memory the numbers in the arrays count as raw pixels.
+        For data sets in memory, the numbers in the arrays count as raw pixels.
         """
         source = dataclasses.replace(self._source, pixels=scale(name))
         return dataclasses.replace(self, _source=source)
 
     def whole(self) -> Dataset:
-        """Returns the same set with images resized whole to evaluate, not cropped.
+        """Returns the same data set with held-out images resized whole, not cropped.
 
-        This is what `keras.utils.image_dataset_from_directory` does. Sets in memory
+        `keras.utils.image_dataset_from_directory` does the same. Data sets in memory
         are never cropped.
         """
         if not hasattr(self._source, "whole"):
@@ -171,9 +171,9 @@ class Dataset:
         return dataclasses.replace(self, _source=source)
 
     def grey(self) -> Dataset:
-        """Returns the same set with images of one channel, brought to 0..1.
+        """Returns the same data set with images of one channel, scaled to 0..1.
 
-        Sets in memory stay as they are.
+        Data sets in memory stay as they are.
         """
         if not hasattr(self._source, "channels"):
             return self
@@ -183,25 +183,24 @@ class Dataset:
     def evaluation(self) -> tf.data.Dataset:
         """Returns all held-out images once, in a fixed order, without augmentation.
 
-        Not divided among shards: each worker sees all of them and computes the whole
-        metric, where unequal parts would leave one worker waiting for another. The
-        last batch may be smaller.
+        They are not divided among shards: each worker evaluates all of them, since with
+        unequal parts one worker would wait for another. The last batch may be smaller.
         """
         return self._evaluation
 
     @functools.cached_property
     def _evaluation(self) -> tf.data.Dataset:
-        # Kept: it takes longer to make than to evaluate a small set.
+        # Cached: making it takes longer than evaluating a small data set.
         batches = self._source.evaluation(self.batch_size)
         return self._finish(batches, -(-self.eval_examples // self.batch_size))
 
     def find_unreadable(
         self, after_image: Callable[[], None] = lambda: None
     ) -> str | None:
-        """Returns an error about the image that made a batch fail; None if unknown.
+        """Returns an error about the image that made a batch fail, or None if unknown.
 
-        For images in TFRecord files, whose errors do not name the image: all of them
-        are decoded, up to the first that fails.
+        Errors about TFRecord files do not name the image. So all images are decoded,
+        up to the first that fails.
 
         Args:
             after_image: Called after each image that can be read, to show progress.
@@ -222,8 +221,8 @@ class Dataset:
         options = tf.data.Options()
         options.deterministic = True
         policy = tf.data.experimental.AutoShardPolicy
-        # A strategy that shards by file would change what a global batch consists of,
-        # and one that shards what is already a shard would lose images.
+        # Sharding by file would change which images a global batch has, and sharding
+        # what is already a shard would lose images.
         options.experimental_distribute.auto_shard_policy = (
             policy.OFF if self.num_shards > 1 else policy.DATA
         )

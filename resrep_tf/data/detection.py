@@ -1,4 +1,4 @@
-"""Finds out on some images which pixels a model was trained on."""
+"""Finds out, on some images, which scale of pixels a model was trained on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Trial:
-    """What a model does with pixels of one scale.
+    """The result of a model on pixels of one scale.
 
     Attributes:
         scale: The scale's name.
@@ -30,13 +30,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Detection:
-    """Which scale a model does best with, on some images.
+    """The scale with which a model is most accurate on some images.
 
     Attributes:
         scale: Its name.
-        reason: Why, in words.
+        reason: The reason for the choice, in words.
         trials: All scales that were tried, the best first.
-        warning: What is suspicious, in words, or None.
+        warning: A warning about the result, or None.
     """
 
     scale: str
@@ -55,7 +55,7 @@ def detect(
     scales: Sequence[str] | None = None,
     head: Head | None = None,
 ) -> Detection:
-    """Tries the usual scales on some images, and takes the one with most right.
+    """Tries the usual scales on some images, and chooses the most accurate one.
 
     Args:
         model: A classifier.
@@ -74,7 +74,7 @@ def detect(
     head = head or head_of(model)
     scales = list(scales or pixels.names(images.shape[-1]))
     trials = [_trial(model, head, name, images, labels) for name in scales]
-    # Of equal accuracies the smaller loss; of equal losses the first in the list.
+    # If accuracies are equal, the smaller loss wins; then the first in the list.
     trials.sort(key=lambda trial: (-trial.accuracy, trial.loss))
     return Detection(
         scale=trials[0].scale,
@@ -91,7 +91,7 @@ def _reason(trials: list[Trial], examples: int) -> str:
         f"Pixels {best.scale}: of {examples} images the model gets "
         f"{', '.join([f'{best.accuracy:.0%} right', *others])}."
     )
-    # Differences that other images might turn round.
+    # Differences so small that other images might reverse them.
     error = np.sqrt(best.accuracy * (1 - best.accuracy) / examples)
     near = [t.scale for t in trials[1:] if t.accuracy >= best.accuracy - error]
     if near:
@@ -108,7 +108,7 @@ def _trial(
         [keras.ops.convert_to_numpy(model(part, training=False)) for part in scaled]
     ).astype("float32")
     accuracy = float(np.mean(head.predictions(outputs) == labels))
-    # Integers as the loss wants them: a column for a single output.
+    # The loss needs integers, and a column of them for a single output.
     wanted = labels.reshape(-1, 1) if head.kind == "binary" else labels
     loss = float(head.loss()(wanted, outputs))
     return Trial(name, accuracy, loss if np.isfinite(loss) else float("inf"))
@@ -117,8 +117,8 @@ def _trial(
 def near_chance(accuracy: float, labels: Any, classes: int) -> str | None:
     """Returns a warning if an accuracy could be that of guessing, else None.
 
-    Guessing always says the most frequent class; it is beaten when the accuracy is
-    two standard errors above that.
+    The best guess is always the most frequent class. A model is better than guessing if
+    its accuracy is two standard errors above the share of that class.
 
     Args:
         accuracy: The share of right answers.

@@ -59,7 +59,7 @@ def _look(path: str) -> _Found:
         )
     if len(classes) == 1:
         raise ValueError(
-            f"There must be two classes at least; {classes[0]!r} is the only folder "
+            f"There must be at least two classes; {classes[0]!r} is the only folder "
             f"in {train!r}. Received: name={name!r}"
         )
     return _Found(
@@ -124,7 +124,7 @@ def count_files(split: str) -> int | None:
         parents = [os.path.join(split, entry) for entry in _entries(split)]
         return sum(len(_files(parent)) for parent in parents if _is_folder(parent))
     except OSError:
-        return None  # `check_folder` says what is wrong.
+        return None  # `check_folder` raises an error about it.
 
 
 def _files(parent: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a model's inputs and outputs mean: classes or one probability, logits or not."""
+"""The meaning of a model's inputs and outputs: images, classes, logits."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +9,14 @@ import numpy as np
 from resrep_tf.graph.heads import last_operation, output_activation
 from resrep_tf.graph.keras_nodes import as_function
 
-# Whether outputs are logits, by the activation that they come from; others are neither
-# logits nor probabilities.
+# For each activation of the outputs, whether they are logits. The outputs of other
+# activations are neither logits nor probabilities.
 _LOGITS = {"softmax": False, "sigmoid": False, "linear": True}
 
 
 @dataclass(frozen=True)
 class Head:
-    """How to read a classifier's outputs.
+    """The meaning of a classifier's outputs.
 
     Attributes:
         kind: `"classes"` for one output per class of which one is right, `"binary"`
@@ -51,7 +51,7 @@ class Head:
 class OneOfLabels(keras.losses.Loss):
     """Binary crossentropy of each output, where integers say which one is right.
 
-    What models that end with a sigmoid for each class are trained with.
+    Models that end with a sigmoid for each class are trained with it.
     """
 
     def __init__(self, from_logits: bool = False, name: str = "one_of_labels"):
@@ -68,16 +68,16 @@ class OneOfLabels(keras.losses.Loss):
 
 
 def head_of(model: keras.Model) -> Head:
-    """Reads from a model's last operations what its outputs are.
+    """Returns the meaning of a model's outputs, from its last operations.
 
     Raises:
-        ValueError: If they do not say, with what was seen instead.
+        ValueError: If these operations leave it open; the error names them.
     """
     function = as_function(model)
     if function is None or len(function.outputs) != 1:
         raise ValueError(
             "`model` must be a Functional or Sequential model with one output, whose "
-            "last layer says what the outputs are. "
+            "last layer shows what the outputs are. "
             f"Received: model={model!r}"
         )
     shape = tuple(function.outputs[0].shape)
@@ -102,7 +102,7 @@ def head_of(model: keras.Model) -> Head:
 
 
 def _ending(model: keras.Model) -> str:
-    """Returns in words what makes a model's output."""
+    """Describes the operation that makes a model's output."""
     last = last_operation(model)
     if last is None:
         return "an input"
@@ -116,7 +116,7 @@ def _ending(model: keras.Model) -> str:
 
 @dataclass(frozen=True)
 class Images:
-    """What a model's input says about its images.
+    """The size and channels of a model's input images.
 
     Attributes:
         height: Pixels, or None if any.
@@ -134,7 +134,7 @@ class Images:
         return {1: "grayscale", 3: "rgb", 4: "rgba"}[self.channels]
 
     def size(self, default: int) -> tuple[int, int]:
-        """Returns height and width; those that are open are `default`."""
+        """Returns height and width, with `default` for those that are open."""
         return self.height or default, self.width or default
 
     def check(self, shape: tuple[int, int, int]) -> None:

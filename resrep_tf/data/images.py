@@ -8,31 +8,31 @@ import numpy as np
 
 from resrep_tf.lazy import tf
 
-# Of the pixels of ImageNet divided by 255; what published weights expect.
+# Mean and deviation of ImageNet's pixels divided by 255, as published weights expect.
 RGB_MEAN = (0.485, 0.456, 0.406)
 RGB_STD = (0.229, 0.224, 0.225)
 
-# Random resized crops: a share of the image's area, and width over height.
+# The limits of random resized crops: share of the image's area, width over height.
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ATTEMPTS = 10
 # Two numbers for every attempted window, two for its place.
 WINDOW_DRAWS = 2 * ATTEMPTS + 2
 
-# Evaluation looks at the middle of a slightly larger image: 224 of 256 pixels.
+# Evaluation uses the middle of a slightly larger image: 224 of 256 pixels.
 EVAL_SCALE = 256 / 224
 
 
 def normalise(images: tf.Tensor, mean: np.ndarray, std: np.ndarray) -> tf.Tensor:
-    """Brings pixels to about zero mean and unit variance.
+    """Scales pixels to about zero mean and unit variance.
 
     Args:
         images: One image or a batch, of any dtype.
         mean: Mean of each channel, in the units of `images`.
         std: Standard deviation of each channel.
     """
-    # The constants have the shape of a whole image: TensorFlow takes several times
-    # as long to broadcast over a last axis of three.
+    # The constants have the shape of a whole image: broadcasting over a last axis of
+    # three takes TensorFlow several times as long.
     shape = images.shape[-3:]
     scale = np.broadcast_to(1 / np.asarray(std, "float64"), shape)
     offset = scale * np.asarray(mean, "float64")
@@ -68,8 +68,8 @@ def shift_and_flip(
 def crop_window(shape: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     """Draws the window of a random resized crop: top, left, height, width.
 
-    The area is uniform and the logarithm of the ratio is; the first of ten windows
-    that fits is taken, and if none does, the largest one in the middle whose ratio
+    The area and the logarithm of the ratio are uniformly distributed. The first of ten
+    windows that fits is taken; if none fits, the largest one in the middle whose ratio
     is in range.
 
     Args:
@@ -112,7 +112,7 @@ def grey(image: tf.Tensor) -> tf.Tensor:
 def random_resized_crop(contents: tf.Tensor, draws: tf.Tensor, size: int) -> tf.Tensor:
     """Cuts a random window out of an encoded image and resizes it.
 
-    Of a JPEG, only the window is decoded. Resized without antialiasing, which
+    Of a JPEG, only the window is decoded. It is resized without antialiasing, which
     would take longer than the decoding.
 
     Args:
@@ -137,8 +137,8 @@ def random_resized_crop(contents: tf.Tensor, draws: tf.Tensor, size: int) -> tf.
 def central_crop(contents: tf.Tensor, size: int) -> tf.Tensor:
     """Resizes an encoded image's shorter side and cuts out the middle.
 
-    Of a JPEG, only the middle is decoded, with as much around it as resizing looks at,
-    so that the result is that of the whole image.
+    Of a JPEG, only the middle is decoded, with the margin that resizing needs, so that
+    the result is the same as from the whole image.
 
     Args:
         contents: A JPEG or PNG file.
@@ -149,8 +149,8 @@ def central_crop(contents: tf.Tensor, size: int) -> tf.Tensor:
     def from_jpeg() -> tf.Tensor:
         shape = tf.io.extract_jpeg_shape(contents)[:2]
         scale, corner = _central_window(shape, shorter, size)
-        # Pixels that contribute to one of the result, and one for the colours, which
-        # most files have at half of the resolution.
+        # The pixels that contribute to one pixel of the result, and one more for the
+        # colours, which most files store at half of the resolution.
         margin = tf.math.ceil(tf.maximum(1 / scale, 1)) + 1
         first = tf.maximum(tf.floor(corner / scale - margin), 0)
         last = tf.math.ceil((corner + size) / scale + margin)
@@ -191,7 +191,7 @@ def _central_window(
 def _scaled(
     image: tf.Tensor, size: int, scale: tf.Tensor, shift: tf.Tensor
 ) -> tf.Tensor:
-    """Returns a part of an image that `tf.image.resize` resized with antialiasing."""
+    """Returns a window of the image as `tf.image.resize` scales it, antialiased."""
     return tf.raw_ops.ScaleAndTranslate(
         images=tf.cast(image[None], tf.float32),
         size=[size, size],

@@ -15,7 +15,7 @@ NAMES = ("digits", "cifar10", "imagenet2012", "tfds:NAME", "folder:PATH", "npz:P
 
 
 def names() -> list[str]:
-    """Returns the names for `load`, beside the sets of tensorflow-datasets."""
+    """Returns the names for `load`, without the data sets of tensorflow-datasets."""
     return list(NAMES)
 
 
@@ -36,30 +36,31 @@ def load(
 ) -> Dataset:
     """Loads a classification set for training and evaluation.
 
-    Training batches are a function of the seed and their position. See `docs/data.md`
-    for the layout of folders and files, and for what is done to their pixels.
+    A training batch depends only on the seed and its position. See `docs/data.md` for
+    the layout of folders and files, and for how pixels are processed.
 
     Args:
         name: One of `names()`, or a set of tensorflow-datasets.
         batch_size: Images in a batch, over all shards.
-        seed: The order and the augmentation depend on it, and on the epoch.
-        image_size: Height and width to bring images to. By default 224 for those of
-            varying size; others stay as they are.
+        seed: Decides, with the epoch, the order and the augmentation.
+        image_size: Height and width to which images are resized. By default 224 for
+            those of varying size; others stay as they are.
         data_dir: The folder of tensorflow-datasets, `~/tensorflow_datasets` by default.
-        download: Whether to fetch and prepare a set that is not in `data_dir`.
+        download: Whether to download and prepare a data set that is not in `data_dir`.
         augment: Whether training images are varied at random.
         flip: Whether that includes mirror images. By default only where these are
             known to be of the same class: ImageNet, CIFAR, folders, varying sizes.
-        pixels: What a model wants its pixels to be: "0..255", "0..1", "-1..1",
-            "imagenet" (its mean and deviation) or "caffe". By default "imagenet",
-            but the training images' own for sets in memory that are not RGB photos.
+        pixels: The scale of the pixels that a model needs: "0..255", "0..1", "-1..1",
+            "imagenet" (its mean and deviation) or "caffe". By default "imagenet";
+            the training images' own mean and deviation for data sets in memory that
+            are not RGB photos.
         num_shards: Number of workers that share every batch, in equal parts.
         shard_index: The number of this worker's part.
-        shuffle_buffer: For sets read from TFRecord files, encoded images among which
-            the next one is chosen; about 0.1 MB each in ImageNet.
+        shuffle_buffer: For data sets read from TFRecord files, the number of encoded
+            images among which the next one is chosen; about 0.1 MB each in ImageNet.
 
     Returns:
-        The set. Nothing of it but small images is in memory.
+        The data set. Only small images are in memory.
 
     Example:
 
@@ -86,12 +87,12 @@ def _check_enough(
 
 
 def check(name: str, data_dir: str | None = None, download: bool = False) -> None:
-    """Raises if `load` would not find a set, without reading any image.
+    """Raises if `load` would not find a data set; reads no image.
 
     Args:
         name: As for `load`.
         data_dir: As for `load`.
-        download: As for `load`; nothing is fetched.
+        download: As for `load`; nothing is downloaded.
     """
     prefix, _, path = name.partition(":")
     if prefix == "folder" and path:
@@ -105,9 +106,9 @@ def check(name: str, data_dir: str | None = None, download: bool = False) -> Non
 
 
 def train_examples(name: str) -> int | None:
-    """Returns how many training images a set has; None if it cannot be told.
+    """Returns how many training images a data set has, or None if unknown.
 
-    No image is read for it. The sets of tensorflow-datasets are not looked at.
+    No image is read. The number is unknown for the sets of tensorflow-datasets.
     """
     prefix, _, path = name.partition(":")
     path = os.path.expanduser(path)
@@ -144,7 +145,7 @@ def _source(
     shuffle_buffer: int,
     options: Mapping[str, Any],
 ) -> ArraySource | PhotoSource:
-    """Returns the images of a set; `options` are size, augmentation and flips."""
+    """Returns the images of a data set; `options` are size, augmentation and flips."""
     _check_positive("shuffle_buffer", shuffle_buffer)
     size = options["image_size"]
     if size is not None:
@@ -187,7 +188,7 @@ def _unknown(name: str) -> str:
         near = [f"npz:{name}"]
     else:
         wanted = name.removeprefix("tfds:").lower()
-        # Whoever mistypes a name means the well-known set.
+        # A mistyped name most likely means one of the well-known data sets.
         near = difflib.get_close_matches(wanted, NAMES, n=1)
         near = near or difflib.get_close_matches(wanted, builders(), n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""The order of training examples, as a function of seed and step."""
+"""The order of training examples, as a function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from resrep_tf.lazy import tf
 class Order:
     """The order of the training examples, and one shard's part in it.
 
-    Every random decision derives from two words drawn for each epoch, one for the
-    order and one for the augmentation, so that the two are independent and neither
-    depends on what was drawn before.
+    Every random decision of an epoch derives from two random words: one for the order
+    and one for the augmentation. So the two are independent, and neither depends on
+    what was drawn before.
 
     Attributes:
         examples: Number of training examples.
         batch_size: Examples in a batch over all shards.
-        seed: With the epoch, what the order and the augmentation depend on.
+        seed: Decides, with the epoch, the order and the augmentation.
         num_shards: Number of workers that share every batch.
         shard_index: Which part of every batch is this worker's.
     """
@@ -32,16 +32,16 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of whole batches in an epoch; each epoch leaves out other examples."""
+        """The number of whole batches in an epoch; each leaves out other examples."""
         return self.examples // self.batch_size
 
     @property
     def shard_batch_size(self) -> int:
-        """Number of examples of every batch that this shard gets."""
+        """The number of examples of every batch that this shard gets."""
         return self.batch_size // self.num_shards
 
     def words(self, epoch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws the words that key an epoch's order and its augmentation."""
+        """Draws the random words of an epoch's order and its augmentation."""
         seed = tf.stack([tf.constant(self.seed, tf.int64), epoch])
         order, augmentation = tf.unstack(_integers(2, seed))
         return order, augmentation
@@ -54,7 +54,7 @@ class Order:
         return tf.reshape(order, shape)[:, self.shard_index]
 
     def own(self, records: tf.data.Dataset, start: tf.Tensor) -> tf.data.Dataset:
-        """Keeps this shard's records of an epoch's stream, from batch `start` on."""
+        """Returns this shard's records of an epoch's stream, from batch `start` on."""
         records = records.take(self.steps_per_epoch * self.batch_size)
         records = records.skip(start * self.batch_size)
         if self.num_shards == 1:
@@ -78,8 +78,8 @@ class Order:
             epoch_from: Makes the stream of an epoch from its number and the number
                 of batches to leave out at its start.
             step: The first batch, counted from the start of training.
-            epochs: The number of epochs, with the one that `step` is in. `None` for
-                no end.
+            epochs: The number of epochs, including the one that `step` is in. `None`
+                for an endless stream.
         """
         first, skipped = divmod(step, self.steps_per_epoch)
         numbers = tf.data.Dataset.counter(first)
@@ -95,7 +95,7 @@ class Order:
 
 
 def permutation(count: int, word: tf.Tensor) -> tf.Tensor:
-    """Returns the numbers below `count` in a random order."""
+    """Returns the integers below `count` in a random order."""
     # `tf.random.experimental.index_shuffle` would compute one position without the
     # others, but is far from uniform: it puts some examples first ten times as often.
     keys = _integers(count, tf.stack([word, tf.zeros_like(word)]))
@@ -105,12 +105,12 @@ def permutation(count: int, word: tf.Tensor) -> tf.Tensor:
 def uniform(shape: list[int], word: tf.Tensor, index: tf.Tensor | int = 0) -> tf.Tensor:
     """Draws numbers in [0, 1) for an epoch's word and an example's index."""
     seed = tf.stack([word, tf.cast(index, tf.int64)])
-    # Named, because the default algorithm depends on the device.
+    # The algorithm is named, because the default depends on the device.
     return tf.random.stateless_uniform(shape, seed, alg="philox")
 
 
 def _integers(count: int, seed: tf.Tensor) -> tf.Tensor:
-    """Draws from all integers of 64 bits, so many that no two will be equal."""
+    """Draws 64-bit integers: so many are possible that no two will be equal."""
     return tf.random.stateless_uniform(
         [count], seed, minval=None, maxval=None, dtype=tf.int64, alg="philox"
     )

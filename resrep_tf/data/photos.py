@@ -1,4 +1,4 @@
-"""Sets of encoded images of any size: decoded, cropped and resized one by one."""
+"""Encoded images of any size, which are decoded, cropped and resized one by one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ IMAGE_SIZE = 224
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PhotoSource:
-    """Encoded images: random resized crops to train on, central ones to evaluate.
+    """Encoded images: cropped at random for training, in the middle for evaluation.
 
     Attributes:
         train: The training images.
-        held_out: Those for evaluation.
-        image_size: Height and width that images are brought to.
+        held_out: The held-out images.
+        image_size: Height and width to which images are resized.
         classes: Number of classes.
         class_names: Their names, if known.
         augment: Whether training images are cropped at random.
         flip: Whether mirror images are of the same class.
-        pixels: What images are brought to.
-        whole: Whether images are resized whole to evaluate, instead of cropped in
-            the middle.
+        pixels: The scale of the pixels.
+        whole: Whether held-out images are resized whole, instead of cropped in the
+            middle.
         channels: 3, or 1 for shades of grey.
     """
 
@@ -99,7 +99,7 @@ class PhotoSource:
         )
 
     def find_unreadable(self, after_image: Callable[[], None]) -> str | None:
-        """Returns an error about an image that cannot be read; may decode all."""
+        """Returns an error about an unreadable image, or None; may decode all."""
         found = self.train.find_unreadable(after_image)
         return found or self.held_out.find_unreadable(after_image)
 

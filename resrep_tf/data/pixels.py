@@ -1,7 +1,7 @@
-"""What a network expects its pixels to be: named scales, and which one a model wants.
+"""Named scales of pixels, and the scale that a model needs.
 
-The scale is the model's, not the data set's: images come as raw pixels of 0 to 255,
-and are brought to the scale that the model was trained on.
+The scale depends on the model, not on the data set: images come as raw pixels of 0 to
+255, and are brought to the scale that the model was trained on.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from resrep_tf.lazy import keras, tf
 
 from .images import RGB_MEAN, RGB_STD, normalise
 
-# Of the pixels of ImageNet.
+# Mean and deviation of ImageNet's pixels.
 MEAN = 255 * np.array(RGB_MEAN)
 STD = 255 * np.array(RGB_STD)
-# Of the pixels of ImageNet, in the order blue, green, red.
+# The mean of ImageNet's pixels, in the order blue, green, red.
 BGR_MEAN = (103.939, 116.779, 123.68)
-# The images that a model's own preprocessing is tried on.
+# The number of images that a model's own preprocessing is tried on.
 _EXAMPLES = 64
 _EXTENT = 32
-# The deviation of uniform pixels of -1 to 1; about that is what networks are fed.
+# The deviation of uniform pixels of -1 to 1. The inputs of most networks are near it.
 _USUAL = 0.58
 
 
@@ -35,9 +35,9 @@ class Scale:
     """A named way to bring raw pixels to a network.
 
     Attributes:
-        name: What it is called, as in `--pixels`.
-        about: What it does, in words.
-        function: From a float32 tensor of raw pixels of 0 to 255, channels last, to
+        name: Its name, as in `--pixels`.
+        about: A description.
+        function: Turns a float32 tensor of raw pixels of 0 to 255, channels last, into
             the network's input.
         channels: How many channels images must have, or None if any.
     """
@@ -64,7 +64,7 @@ def _centred(images: tf.Tensor) -> tf.Tensor:
 def _imagenet(images: tf.Tensor) -> tf.Tensor:
     if None not in images.shape[-3:]:
         return normalise(images, MEAN, STD)
-    # The same numbers, bit for bit, where the size is open.
+    # Where the size is open, the results are the same, bit for bit.
     factor = tf.constant(1 / STD, tf.float32)
     return images * factor - tf.constant(1 / STD * MEAN, tf.float32)
 
@@ -85,7 +85,7 @@ SCALES = {
 }
 
 
-# The name of the scale that a set of arrays makes of its training images.
+# The name of the scale that follows from the training images of a data set in memory.
 OWN = "own statistics"
 
 
@@ -122,19 +122,19 @@ def scale(name: str) -> Scale:
 
 @dataclass(frozen=True)
 class Choice:
-    """The scale of a model's inputs, as far as the model tells.
+    """The scale of a model's inputs, as far as it can be read from the model.
 
     Attributes:
-        name: One of `names()`, or None if the model does not tell.
-        reason: Why, in words.
+        name: One of `names()`, or None if it cannot be read from the model.
+        reason: The reason, in words.
     """
 
     name: str | None
     reason: str
 
 
-# Networks of keras.applications: their models' names, and what their own
-# `preprocess_input` does.
+# Networks of keras.applications: the names of the models, and the scale of their own
+# `preprocess_input`.
 _APPLICATIONS = {
     r"resnet\d+v2": "-1..1",
     r"resnet(50|101|152)": "caffe",
@@ -152,18 +152,18 @@ _APPLICATIONS = {
     r"efficientnetv2-[sml]": "-1..1",
     r"convnext_\w+": "imagenet",
 }
-# The first layers of this package's networks, some of which have names of Keras's.
+# The first layers of this package's networks, some of which share names with Keras's.
 _OWN_STEMS = ("stem_conv", "stage1_conv1")
 
 
 def scale_of(model: keras.Model) -> Choice:
-    """Returns the scale of the pixels that a model wants, as far as it tells.
+    """Returns the scale of a model's pixels, as far as it can be read from the model.
 
-    A model that rescales by itself, with a Rescaling or Normalization layer or with
-    arithmetic before its first weights, gets what makes that sensible, as a rule raw
-    pixels. Networks of keras.applications get what their `preprocess_input` does,
-    also inside another model; networks of this package get ImageNet's mean and
-    deviation.
+    A model may rescale by itself, with a Rescaling or Normalization layer or with
+    arithmetic before its first weights. Then the scale is the one that gives sensible
+    numbers behind these, usually raw pixels. For networks of keras.applications, also
+    inside another model, it is that of their `preprocess_input`; for networks of this
+    package, ImageNet's mean and deviation.
     """
     from resrep_tf.graph.keras_nodes import as_function
 
@@ -176,7 +176,7 @@ def scale_of(model: keras.Model) -> Choice:
     try:
         beginning = _beginning(function, [colours])
     except Exception as error:
-        # Whatever an operation of the user's may raise.
+        # An operation of the user's own may raise any exception.
         return Choice(None, f"its beginning cannot be followed: {error}")
     if _is_changed(colours, beginning.values):
         return _own_preprocessing(function, beginning)
@@ -194,7 +194,7 @@ class _Beginning:
     """The part of a model before its first weights.
 
     Attributes:
-        values: What enters the first layer with weights.
+        values: The inputs of the first layer with weights.
         layer: The name of that layer, or None if there is none.
         models: The names of the nested models that it is in, outer ones first.
         operations: The names of the operations before it.
@@ -207,7 +207,7 @@ class _Beginning:
 
 
 def _beginning(function: keras.Function, images: list[Any]) -> _Beginning:
-    """Runs a model up to its first layer with weights, Normalization apart."""
+    """Runs a model up to its first layer with weights, except Normalization."""
     from resrep_tf.graph.keras_nodes import nodes
 
     known = {id(t): v for t, v in zip(function.inputs, images, strict=True)}
@@ -251,9 +251,9 @@ def _colours(shape: tuple) -> np.ndarray:
 
 
 def _statistics(values: np.ndarray) -> tuple[float, float]:
-    """Returns mean and deviation of what is in the middle of images."""
+    """Returns mean and deviation of the values in the middle of images."""
     if values.ndim == 4:
-        # Without padding.
+        # The median ignores padding.
         values = np.median(values, axis=(1, 2))
     return float(values.mean()), float(values.std())
 

@@ -1,4 +1,4 @@
-"""Sets that tensorflow-datasets has prepared."""
+"""Data sets that tensorflow-datasets has prepared."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .splits import RecordSplit
 
 # A name, and perhaps a configuration or a version.
 NAME = re.compile(r"\w+([/:].+)?")
-# Decoded sets up to this many bytes are kept in memory.
+# Decoded data sets up to this many bytes are kept in memory.
 IN_MEMORY = 2**30
-# Sets of small images whose mirror images are of the same class. Those of digits and
-# letters are not, and there is no telling from a set's description.
+# Data sets of small images whose mirror images are of the same class. Mirrored digits
+# and letters are not, and the description of a data set does not say which it has.
 FLIPPED = frozenset({"cifar10", "cifar100", "imagenet_resized"})
 
 
 def builders() -> list[str]:
-    """Returns the sets that tensorflow-datasets knows; none if not installed."""
+    """Returns the data sets that tensorflow-datasets knows; none if not installed."""
     try:
         tfds = _import()
     except ImportError:
@@ -44,10 +44,10 @@ def prepared(
     flip: bool | None,
     shuffle_buffer: int,
 ) -> ArraySource | PhotoSource | None:
-    """Returns a set of tensorflow-datasets, or None if it has none of that name.
+    """Returns a data set of tensorflow-datasets, or None if it has none of that name.
 
     Small images of one size are kept in memory, decoded. Others are read from disk
-    and brought to one size.
+    and resized to one size.
     """
     builder = _builder(name, data_dir, download)
     if builder is None:
@@ -95,9 +95,9 @@ def prepared(
 
 
 def is_prepared(name: str, data_dir: str | None, download: bool) -> bool:
-    """Returns whether there is such a set; raises if its files are not there.
+    """Returns whether there is such a data set; raises if its files are missing.
 
-    With `download` they need not be.
+    With `download`, they may be missing.
     """
     builder = _known(name, data_dir)
     if builder is not None and not download:
@@ -106,7 +106,7 @@ def is_prepared(name: str, data_dir: str | None, download: bool) -> bool:
 
 
 def _known(name: str, data_dir: str | None) -> Any:
-    """Returns the builder of a set for classification, or None if it is unknown."""
+    """Returns the builder of a classification set, or None if it is unknown."""
     tfds = _import()
     if not NAME.fullmatch(name):
         return None
@@ -115,13 +115,13 @@ def _known(name: str, data_dir: str | None) -> Any:
         builder = tfds.builder(name, data_dir=folder)
     except tfds.core.DatasetNotFoundError:
         return None
-    # Before a download that would be in vain.
+    # Checked before a download that would be useless.
     _check_features(tfds, builder.info.features, name)
     return builder
 
 
 def _builder(name: str, data_dir: str | None, download: bool) -> Any:
-    """Returns the builder of a set whose files are there, or None if it is unknown."""
+    """Returns the builder of a prepared data set, or None if it is unknown."""
     builder = _known(name, data_dir)
     if builder is not None:
         if download:
@@ -165,7 +165,7 @@ def _check_prepared(
         manual = ""
         if builder.MANUAL_DOWNLOAD_INSTRUCTIONS:
             manual = (
-                " Its archives cannot be fetched automatically: put them into "
+                " Its archives cannot be downloaded automatically: put them into "
                 f"{os.path.join(where, 'downloads', 'manual')!r} first."
             )
         raise FileNotFoundError(
@@ -185,7 +185,7 @@ def _check_prepared(
 
 
 def _held_out(base: str, splits: Any, name: str) -> str:
-    """Returns the labelled split to evaluate on; ImageNet's test has no labels."""
+    """Returns the name of the held-out split; ImageNet's `test` has no labels."""
     labelled = ("validation",) if base == "imagenet2012" else ("test", "validation")
     choices = [split for split in labelled if split in splits]
     if "train" not in splits or not choices:

@@ -1,4 +1,4 @@
-"""Encoded images on disk: their order, and reading them."""
+"""Encoded images on disk, and the order in which they are read."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ UNREADABLE = (
     "Replace or remove it."
 )
 
-# From the parts of a stream's element to an image and its label, both tensors.
+# A function from the parts of a stream's element to an image and its label.
 Example = Callable[..., tuple[Any, Any]]
 
 
 class Split(Protocol):
-    """The images of training or of evaluation.
+    """The training images or the held-out images of a data set.
 
-    Streams have elements (index, payload), perhaps with more behind. `open` makes an
-    encoded image and its label of these two, `batches` applies a function that uses
-    it, in parallel.
+    The elements of its streams are (index, payload), and possibly more. `open` turns
+    these two into an encoded image and its label. `batches` applies a function that
+    calls `open`, in parallel.
     """
 
     examples: int
@@ -73,7 +73,7 @@ class FileSplit:
     def shuffled(
         self, order: Order, word: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset:
-        """Returns an epoch's elements from a batch on."""
+        """Returns an epoch's elements, from a given batch on."""
         rows = tf.reshape(order.batches(word)[start:], [-1])
         return tf.data.Dataset.from_tensor_slices((rows, ()))
 
@@ -94,10 +94,10 @@ class FileSplit:
     ) -> tf.data.Dataset:
         """Returns batches of images and labels; an error names the corrupt file.
 
-        TensorFlow's own error does not say which image it could not decode, and
-        catching it around every image takes a fifth of the time of decoding. So
-        failures are left out of the stream of images, which is then compared with the
-        stream of their numbers: the first that differs is the one that is missing.
+        TensorFlow's own error does not name the image, and catching it around every
+        image takes a fifth of the time of decoding. So images that fail are left out of
+        the stream, which is then compared with the stream of their numbers: the first
+        difference shows the image that is missing.
         """
         indices = elements.map(lambda index, *_: index)
         images = elements.map(
@@ -105,7 +105,7 @@ class FileSplit:
             num_parallel_calls=tf.data.AUTOTUNE,
         )
         _, *empty = (tf.zeros(spec.shape, spec.dtype) for spec in images.element_spec)
-        # At the end of the stream, failures would only make it shorter.
+        # Without this, a failure at the end would only make the stream shorter.
         ended = tf.data.Dataset.from_tensors((tf.constant(-1), *empty)).repeat()
         images = images.ignore_errors(log_warning=True).concatenate(ended)
 
@@ -127,24 +127,24 @@ class FileSplit:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordSplit:
-    """Images in TFRecord files of tensorflow-datasets, read from their start only.
+    """Images in TFRecord files of tensorflow-datasets, which can only be read in order.
 
-    The order of an epoch is that of its shuffled files, several read in turns, and
-    then of a shuffle buffer: a function of the seed and the epoch as well, but a
-    start within an epoch reads, without decoding, the records it leaves out. Each
-    shard reads the records of all.
+    In each epoch the files are shuffled, several are read in turns, and their records
+    pass through a shuffle buffer. The order depends on the seed and the epoch alone.
+    To start within an epoch, the records before are read, but not decoded. Each shard
+    reads the records of all shards.
 
     Attributes:
         files: The files' paths.
         lengths: The number of records in each.
-        shuffle_buffer: Records among which the next one is chosen.
+        shuffle_buffer: The number of records among which the next one is chosen.
     """
 
     files: list[str]
     lengths: list[int]
     shuffle_buffer: int
 
-    # Files read in turns, records of one at a time, and bytes read ahead in each.
+    # Files read in turns, records read from one at a time, bytes read ahead in each.
     INTERLEAVED = 16
     BLOCK = 16
     READ_AHEAD = 2**20
@@ -156,7 +156,7 @@ class RecordSplit:
     def shuffled(
         self, order: Order, word: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset:
-        """Returns an epoch's elements from a batch on; called in a traced graph."""
+        """Returns an epoch's elements, from a batch on; called in a traced graph."""
         files = tf.data.Dataset.from_tensor_slices(permutation(len(self.files), word))
         records = files.interleave(
             self._file,
@@ -165,9 +165,9 @@ class RecordSplit:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        # For the graph of the calling function alone: without it, the order would
-        # also depend on the seed that the user sets for all of TensorFlow. Not 0,
-        # for which TensorFlow wants to compare `word` in Python.
+        # This seed holds for the graph of the calling function alone. Without it, the
+        # order would also depend on the seed that the user sets for all of TensorFlow.
+        # With 0, TensorFlow would compare `word` in Python, which a graph cannot.
         tf.random.set_seed(1)
         records = records.shuffle(
             self.shuffle_buffer, seed=word, reshuffle_each_iteration=False
@@ -180,7 +180,7 @@ class RecordSplit:
 
     def open(self, index: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns an encoded image and its label."""
-        # The form in which tensorflow-datasets stores an image and its class.
+        # tensorflow-datasets stores an image and its class in this form.
         form = {
             "image": tf.io.FixedLenFeature([], tf.string),
             "label": tf.io.FixedLenFeature([], tf.int64),

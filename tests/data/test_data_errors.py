@@ -263,7 +263,7 @@ def test_a_single_class(tmp_path):
     arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
     np.savez(tmp_path / "one.npz", **arrays)
     message = complaint(ValueError, f"npz:{tmp_path / 'one.npz'}")
-    assert "`y_train` must hold two classes at least" in message
+    assert "`y_train` must hold at least two classes" in message
 
 
 def test_arrays_of_python_objects(tmp_path):
