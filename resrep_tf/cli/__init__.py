@@ -1,1 +1,1 @@
-"""The parts that commands share: flags, recipes, errors, output folder, workers."""
+"""The parts that all commands share: flags, recipes, errors, output folder, workers."""

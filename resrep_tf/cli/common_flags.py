@@ -1,4 +1,4 @@
-"""Flags that several commands have: which model, which data."""
+"""The flags that several commands share: those for the model and for the data."""
 
 import os
 from typing import Any
@@ -14,8 +14,8 @@ def arch(more: str, **options: Any) -> Any:
         None,
         f"The network: {', '.join(models.names())}; keras:NAME for one of "
         "keras.applications, with fresh weights and logits as outputs; hub:PRESET for "
-        "one of keras-hub, with its weights; or the path of a .keras file, which "
-        f"brings its weights. {more}",
+        "one of keras-hub, with its weights; or the path of a .keras file, with "
+        f"its weights. {more}",
         **options,
     )
 
@@ -54,22 +54,23 @@ def data_dir(**options: Any) -> Any:
     """Declares `--data_dir`."""
     return flag(
         None,
-        "Where tensorflow-datasets keeps its sets. By default ~/tensorflow_datasets.",
+        "The folder of tensorflow-datasets. By default ~/tensorflow_datasets.",
         **options,
     )
 
 
 def download(**options: Any) -> Any:
     """Declares `--download`."""
-    return flag(False, "Fetch and prepare a set that is not in --data_dir.", **options)
+    text = "Download and prepare a data set that is not in --data_dir."
+    return flag(False, text, **options)
 
 
 def image_size() -> Any:
     """Declares `--image_size`."""
     return flag(
         None,
-        "Height and width to bring images to. By default those of the model; 224 for "
-        "images of varying size if it has none; others stay as they are.",
+        "Height and width to which images are resized. By default those of the model; "
+        "without any, images of varying size get 224, and others stay as they are.",
         lower=1,
     )
 
@@ -85,7 +86,7 @@ def absolute(path: str) -> str:
 
 
 def absolute_arch(arch: str) -> str:
-    """Returns `--arch` with an absolute path, if it is one or has one."""
+    """Returns `--arch` with an absolute path, if it is or contains a path."""
     if architectures.kind(arch) == "file":
         return absolute(arch)
     prefix, _, preset = arch.partition(":")
@@ -96,7 +97,7 @@ def absolute_arch(arch: str) -> str:
 
 
 def absolute_dataset(dataset: str) -> str:
-    """Returns `--dataset` with an absolute path, if it has a path."""
+    """Returns `--dataset` with an absolute path, if it contains a path."""
     if not dataset.startswith(("folder:", "npz:")):
         return dataset
     prefix, _, path = dataset.partition(":")

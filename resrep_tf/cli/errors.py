@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 
 class CommandError(Exception):
-    """A mistake that the user can put right: one line, without a stack trace."""
+    """A mistake that the user can correct: one line, without a stack trace."""
 
 
 @contextlib.contextmanager
 def blame(flag: str) -> Iterator[None]:
     """Turns the library's error about a wrong value into an error of that flag.
 
-    The text stays the library's own. Where it is about an argument of the same name,
-    the flag takes the argument's place in it; otherwise the flag is put before it.
+    The text is that of the library. If it begins with an argument of the same name,
+    the flag replaces the argument; otherwise the flag is put in front of the text.
 
-    Only around code that does nothing but look at what the flag names, where these
-    exceptions mean that the value is wrong.
+        Use it only around code that does nothing but check or read what the flag names,
+        where these exceptions mean that the value is wrong.
     """
     try:
         yield

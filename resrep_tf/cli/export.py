@@ -1,4 +1,4 @@
-"""`--export`: the files that a command writes of a converted model."""
+"""`--export`: the formats in which a command writes a converted model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from resrep_tf.lazy import keras, tf
 if TYPE_CHECKING:
     from resrep_tf.data import Dataset
 
-# What each format's file is called, in the order of writing.
+# The name of each format's file, in the order of writing.
 FILES = {
     "keras": output.PRUNED,
     "saved_model": output.SAVED_MODEL,
@@ -27,14 +27,14 @@ FILES = {
     "onnx": "pruned.onnx",
 }
 DEFAULT = ("keras", "saved_model", "tflite")
-# As `--export` was written when it could only be on or off.
+# The values that `--export` had when it could only be on or off.
 _ON_OR_OFF = {
     "--export": DEFAULT,
     "--export=true": DEFAULT,
     "--noexport": ("keras",),
     "--export=false": ("keras",),
 }
-# Inputs to find the ranges of an int8 file with, and to compare other files on.
+# How many inputs calibrate an int8 file, and how many other files are compared on.
 _CALIBRATION, _COMPARED = 512, 64
 
 
@@ -50,7 +50,7 @@ def formats_flag() -> Any:
 
 
 def read_on_or_off(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line with `--export` and `--noexport` as lists of formats."""
+    """Returns a command line whose `--export` and `--noexport` are lists of formats."""
     return [
         f"--export={','.join(_ON_OR_OFF[argument])}"
         if argument in _ON_OR_OFF
@@ -60,7 +60,7 @@ def read_on_or_off(arguments: Sequence[str]) -> list[str]:
 
 
 def _clean(formats: Sequence[str]) -> list[str]:
-    """Returns formats in their order of writing; raises if there is another one."""
+    """Returns formats in the order of writing; raises if one of them is unknown."""
     unknown = [format for format in formats if format not in FILES]
     if unknown:
         raise CommandError(
@@ -88,10 +88,10 @@ def inputs(data: Dataset, formats: Sequence[str]) -> tf.data.Dataset:
 def write(
     model: keras.Model, folder: Path, formats: Sequence[str], calibration: Any = None
 ) -> list[ExportReport]:
-    """Writes a model in some formats, and returns what was written.
+    """Writes a model in some formats, and returns the reports of the files.
 
     A SavedModel's signature `serving_default` takes a batch of any size and returns
-    what the model does: logits, for the networks of this package.
+    the model's outputs: logits, for the networks of this package.
 
     Args:
         model: The model.
@@ -107,7 +107,7 @@ def _written(
 ) -> Iterator[ExportReport]:
     for format in formats:
         path = folder / FILES[format]
-        # Before it, since exporting may take minutes.
+        # Printed before the export, which may take minutes.
         print(f"Exporting {path.name}", flush=True)
         try:
             with output.writing(path):
@@ -115,8 +115,8 @@ def _written(
         except (ValueError, ImportError) as error:
             if format == "keras":
                 raise
-            # TensorFlow Lite lacks some operations, and the rest of the run is worth
-            # keeping.
+            # TensorFlow Lite lacks some operations. This must not stop the rest of the
+            # run.
             print(f"NOTE: no {path.name}: {error}")
             continue
         print(f"  {_described(report)}")
@@ -128,7 +128,7 @@ def _described(report: ExportReport) -> str:
 
 
 def entry(report: ExportReport) -> Mapping[str, Any]:
-    """Returns what `report.json` says about a file, without the machine's paths."""
+    """Returns a file's entry in `report.json`, without the machine's paths."""
     values = report.to_dict()
     del values["path"]
     return {"file": report.path.name, **values}

@@ -1,7 +1,7 @@
 """Flags of a command, declared as the fields of a dataclass.
 
-A field says everything about its flag: default, help, bounds, and what its default
-depends on. So a new flag is a new field, and nothing else.
+A field has everything about its flag: default, help, bounds, and which other flags the
+default depends on. So a new flag needs one new field and nothing else.
 """
 
 import dataclasses
@@ -41,8 +41,8 @@ class Flag:
         below: A number that the value must be less than.
         fill: Returns the default where it depends on other flags; see `Values`.
         clean: Returns the value in a form that means the same in every folder.
-        read: Returns the field's value from the flag's value.
-        written: Whether flagfiles have the flag.
+        read: Returns the field's value, given the flag's value.
+        written: Whether the flag is written to flagfiles.
         mark: A word that groups flags for the command; see `marked`.
     """
 
@@ -84,7 +84,7 @@ class Values(Mapping[str, Any]):
     that the order of the flags does not matter.
 
     Attributes:
-        given: The values before filling in: None where nothing is known.
+        given: The values before filling in: None where a flag was not given.
     """
 
     def __init__(self, declared: Mapping[str, Flag], given: Mapping[str, Any]):
@@ -112,16 +112,16 @@ class Values(Mapping[str, Any]):
 class FlagSet(Generic[Settings]):
     """The flags of one command.
 
-    They are absl's, but in a set of their own instead of the global one: the modules
-    that define them can be imported twice, and tests can parse any number of command
-    lines.
+    They are flags of absl, in a set of their own instead of the global one. So the
+    modules that define them can be imported twice, and tests can parse any number of
+    command lines.
 
     Args:
         usage: The purpose of the command, with examples.
         settings: A dataclass whose fields are declared with `flag`.
         recipes: Whether `--recipe` is a flag of the command too.
-        rewrite: Replaces each argument of a command line, where a flag has a second
-            way to be written.
+        rewrite: Replaces the arguments of a command line, for flags that can be
+            written in a second way.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class FlagSet(Generic[Settings]):
         return self._read(values), self._flagfile(values)
 
     def parse_known(self, arguments: Sequence[str]) -> tuple[Settings, list[str]]:
-        """Reads a command line of which a part is for another command.
+        """Reads a command line that also has arguments of another command.
 
         Returns:
             The settings, and the arguments that are not among the flags.
@@ -194,9 +194,9 @@ class FlagSet(Generic[Settings]):
     def _parse_expanded(
         self, arguments: Sequence[str]
     ) -> tuple[dict[str, Any], list[str]]:
-        """Reads a command line with recipes, whose text no error may repeat.
+        """Reads a command line with recipes; no error repeats a recipe's text.
 
-        Any file can be named there, such as one with passwords.
+        A user may name any file as a recipe, even one with passwords.
         """
         expanded = self._rewrite(recipes.expand(arguments))
         own = expanded[len(expanded) - _count_own(arguments) :]
@@ -207,7 +207,8 @@ class FlagSet(Generic[Settings]):
             if len(rest) == 0:
                 return given, rest
         except CommandError as error:
-            self._parse(own, known_only=False)  # Is it the command line itself?
+            # Raises if the mistake is in the command line and not in a recipe.
+            self._parse(own, known_only=False)
             unknown = re.search(r"flag '(\w{1,40})'", str(error))
             hint = f" It has no flag --{unknown[1]}." if unknown else ""
             raise self._no_recipe(arguments, hint) from None
@@ -218,7 +219,7 @@ class FlagSet(Generic[Settings]):
     def _no_recipe(self, arguments: Sequence[str], hint: str) -> CommandError:
         return CommandError(
             "`--recipe` must be a text file with a flag of this command on each line, "
-            f"`--name=value`; a line of it is none.{hint} (All flags: --helpshort.) "
+            f"`--name=value`; one of its lines is not.{hint} (All flags: --helpshort.) "
             f"Received: {' '.join(arguments)}"
         )
 
@@ -295,7 +296,7 @@ class FlagSet(Generic[Settings]):
         return "\n".join(lines)
 
 
-# The flags of recipes are put in its place before a command line is read.
+# `--recipe` is replaced by the recipe's flags before a command line is read.
 _RECIPE = Flag(
     None,
     "A flagfile, or the name of one that comes with the package, such as "
@@ -306,7 +307,7 @@ _RECIPE = Flag(
 
 
 def _count_own(arguments: Sequence[str]) -> int:
-    """Returns how many arguments stay of a command line without its recipes."""
+    """Returns the number of arguments of a command line without its recipes."""
     count, value_follows = 0, False
     for argument in arguments:
         if value_follows:

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from resrep_tf.cli.errors import CommandError
 
-# EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command goes on later.
+# EX_TEMPFAIL of sysexits.h: no error; the same command continues the run later.
 EXIT_CODE = 75
 
 
 class Interrupted(BaseException):
-    """Raised to end a run after a signal, when everything so far is saved.
+    """Raised to end a run after a signal, when all results so far are saved.
 
-    Not an `Exception`, like `KeyboardInterrupt`: it may be raised within an exporter,
-    and exporters catch every `Exception`.
+    Like `KeyboardInterrupt`, it is not an `Exception`: it may be raised within an
+    exporter, and exporters catch every `Exception`.
     """
 
 
@@ -47,8 +47,8 @@ class Interruption:
         except Exception as error:
             if not self.requested:
                 raise
-            # A library may turn `Interrupted` into an exception of its own; and if
-            # one of several workers ends, the others fail.
+            # A library may turn `Interrupted` into an exception of its own. And when
+            # one of several workers ends, the others fail with errors.
             raise Interrupted from error
         finally:
             for number, handler in usual.items():

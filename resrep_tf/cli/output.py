@@ -1,7 +1,8 @@
-"""The output folder of a run. A file that is there is complete.
+"""The output folder of a run. A file that exists is complete.
 
-Each file or folder is written under a temporary name beside its own, flushed to disk
-and renamed, so that a run that is killed leaves nothing half-written behind.
+Each file or folder is first written under a temporary name beside its own, flushed to
+disk and then renamed. So a run that is killed leaves no half-written file under the
+name of a result.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SNAPSHOTS = "snapshots"
 def choose(name: str | None, arch: str, dataset: str, flagfile: str) -> Path:
     """Returns the folder of a run; nothing is created yet.
 
-    The same command gets the same folder, and so goes on if it was stopped.
+    The same command gets the same folder, so it continues a run that was stopped.
     """
     if name is None:
         digest = hashlib.sha256(flagfile.encode()).hexdigest()[:8]
@@ -70,17 +71,17 @@ def _folder(name: str) -> Path:
 
 
 def holds_run(folder: Path) -> bool:
-    """Returns whether a folder holds a run, finished or not.
+    """Returns whether a folder holds a run, finished or not; False if it is empty.
 
     Raises:
-        CommandError: If there are other files in it.
+        CommandError: If it holds other files.
     """
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     names = {name for name in names if not name.startswith(files.TEMPORARY)}
     if names and FLAGS not in names:
         raise CommandError(
-            "`--output` must be a new or empty folder, or that of a run to go on "
-            f"with; this one holds other files. Received: --output={folder}"
+            "`--output` must be a new or empty folder, or that of a run to "
+            f"continue; this one holds other files. Received: --output={folder}"
         )
     return FLAGS in names
 
@@ -91,14 +92,14 @@ def _short(name: str) -> str:
 
 
 def create(folder: Path) -> None:
-    """Makes a folder; raises if it cannot be written to."""
+    """Creates a folder; raises if it cannot be written to."""
     with _blamed(folder):
         folder.mkdir(parents=True, exist_ok=True)
     check(folder)
 
 
 def check(folder: Path) -> None:
-    """Raises if a folder cannot be written to or made; leaves nothing behind."""
+    """Raises if a folder cannot be created or written to; leaves nothing behind."""
     with _blamed(folder):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         with tempfile.TemporaryFile(dir=there):
@@ -145,13 +146,13 @@ def writing(path: Path) -> Iterator[None]:
         if not _is_unwritable(error):
             raise
         raise CommandError(
-            f"Cannot write {path}. All that was written before is intact; the same "
-            f"command goes on from there. Received: {brief(error)}"
+            f"Cannot write {path}. All files written before are intact; the same "
+            f"command continues from there. Received: {brief(error)}"
         ) from error
 
 
 def _is_unwritable(error: Exception) -> bool:
-    """Returns whether an error is one of a full disk, or of a folder out of reach."""
+    """Returns whether an error says that a disk is full or cannot be written to."""
     kinds = (
         OSError,
         tf.errors.ResourceExhaustedError,
@@ -170,13 +171,13 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file, whole or not at all."""
+    """Writes a text file; an interruption leaves no half of it."""
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """Returns what the report of a finished run says."""
+    """Returns the contents of a finished run's `report.json`."""
     path = folder / REPORT
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -188,14 +189,14 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def damaged(path: Path, folder: Path, error: Exception) -> CommandError:
-    """Returns the error for a file of a run that cannot be read any more."""
+    """Returns the error about a file of a run that can no longer be read."""
     return CommandError(
-        f"`--output`: {path.name} of this run is damaged or gone "
-        f"({type(error).__name__}: {brief(error)[:200]}). Remove it, and the same "
-        f"command makes it again. Received: --output={folder}"
+        f"`--output`: {path.name} of this run is damaged or missing "
+        f"({type(error).__name__}: {brief(error)[:200]}). Delete it, and the same "
+        f"command creates it again. Received: --output={folder}"
     )
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
+    """Writes a JSON file; an interruption leaves no half of it."""
     write_text(path, json.dumps(values, indent=2) + "\n")

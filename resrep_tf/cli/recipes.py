@@ -1,4 +1,4 @@
-"""Flagfiles by name, in a checkout and in an installed package."""
+"""Finds flagfiles by name, in a checkout and in an installed package."""
 
 import difflib
 import importlib.resources
@@ -49,11 +49,12 @@ def read(name: str) -> str:
 def expand(arguments: Sequence[str], within: Sequence[str] = ()) -> list[str]:
     """Returns a command line in which flagfiles are replaced by their flags.
 
-    These come first, so that the command line wins wherever the flagfile stands.
+    These come first, so that flags on the command line win, wherever the flagfile
+    stands in it.
 
     Args:
         arguments: A command line, or the lines of a flagfile.
-        within: The flagfiles that these arguments are in.
+        within: The flagfiles that these arguments were read from, outer ones first.
     """
     from_files, others = [], []
     rest = list(arguments)
@@ -69,7 +70,7 @@ def expand(arguments: Sequence[str], within: Sequence[str] = ()) -> list[str]:
             value = rest.pop(0)
         if value in within:
             raise CommandError(
-                f"`{flag}` must not lead back to itself. "
+                f"`{flag}` must not lead back to itself: a flagfile includes itself. "
                 f"Received: {' -> '.join([*within, value])}"
             )
         from_files += expand(_lines(read(value)), [*within, value])

@@ -1,4 +1,4 @@
-"""Starts a command, and ends it with one line whatever goes wrong."""
+"""Runs a command, and ends it with one line if anything goes wrong."""
 
 import contextlib
 import importlib
@@ -13,41 +13,42 @@ from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.interruption import EXIT_CODE, Interrupted
 
 DEBUG = "--debug"
-# As a shell has it of a program that SIGPIPE ended.
+# The exit code that shells give to a program that SIGPIPE ended.
 _PIPE = 141
 
 
 def run(command: Callable[[Sequence[str]], None] | str) -> None:
     """Runs a command on the process's arguments.
 
-    Exits with code 2 and one line on stderr if the user can put something right, and
-    with a code of its own if a signal came and the run can go on later. With
+    Exits with code 2 and one line on stderr after a mistake that the user can correct,
+    and with a code of its own after a signal, when the run can be continued later. With
     `--debug`, the stack trace comes before the line.
 
     Args:
-        command: A function of the arguments; or the name of the module whose `run`
-            that is, which is imported here so that Ctrl-C leaves no trace then either.
+        command: A function of the arguments, or the name of a module with such a
+            function `run`. A module is imported here, so that Ctrl-C prints no stack
+            trace during its import either.
     """
     arguments = [argument for argument in sys.argv[1:] if argument != DEBUG]
     try:
         if isinstance(command, str):
-            # The package has let Ctrl-C end the process while it was imported.
+            # While the package was imported, Ctrl-C ended the process.
             if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             command = importlib.import_module(command).run
         try:
             command(arguments)
         finally:
-            if sys.stdout is not None:  # As in a program without a console.
-                sys.stdout.flush()  # Here, where it is known what an error means.
+            if sys.stdout is not None:  # It is None in a program without a console.
+                sys.stdout.flush()  # An error here means that nobody reads any more.
     except Interrupted:
-        _end("interrupted; the same command goes on from here", EXIT_CODE)
+        _end("interrupted; the same command continues from here", EXIT_CODE)
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except CommandError as error:
         _end(f"error: {error}", 2)
     except BrokenPipeError:
-        # Whoever reads has seen enough, as in `... | head`.
+        # The reader of the output has closed it, as in `... | head`.
         _discard(sys.stdout)
         raise SystemExit(_PIPE) from None
     except OSError as error:
@@ -69,13 +70,13 @@ def _end(line: str, code: int) -> NoReturn:
 
 
 def _discard(stream: IO[str]) -> None:
-    """Lets what a stream still holds be written to nowhere, when Python ends."""
+    """Discards what a stream still holds, so that Python does not fail at its end."""
     with contextlib.suppress(OSError, ValueError):  # Not a stream of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _unforeseen(error: Exception) -> str:
     return (
-        f"error: {type(error).__name__}: {brief(error)} (Not foreseen; "
+        f"error: {type(error).__name__}: {brief(error)} (Unexpected; "
         f"{DEBUG} shows where it happened.)"
     )

@@ -1,4 +1,4 @@
-"""TensorFlow's own log, which is for its developers."""
+"""Hides TensorFlow's own log, which is for its developers."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow and looks for devices, without what it logs meanwhile.
+    """Imports TensorFlow and looks for devices, without the log of doing so.
 
-    It says on stderr that it has no GPU and which instructions it uses. Nothing is
-    hidden if the level of that log is set, or if TensorFlow fails to start.
+    That log, on stderr, says that there is no GPU and which instructions are used.
+    Nothing is hidden if the user has set the log's level, or if TensorFlow fails.
     """
     if _LEVEL in os.environ:
         return
@@ -26,7 +26,7 @@ def start_tensorflow() -> None:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Discards what is written to stderr, by C++ code too; shows it after an error."""
+    """Holds back stderr, of C++ code too; shows it only after an error."""
     try:
         stderr = os.dup(2)
     except OSError:  # Closed, as in a program without a console.

@@ -1,4 +1,4 @@
-"""The devices and machines that a run is spread over: `--strategy`."""
+"""`--strategy`: the devices and machines of a run."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Workers:
 
     @property
     def chief(self) -> bool:
-        """Whether this process writes results and prints."""
+        """True if this process writes results and prints."""
         return self.index == 0
 
     @property
     def replicas(self) -> int:
-        """Number of replicas over all processes."""
+        """The number of replicas in all processes."""
         return self.strategy.num_replicas_in_sync
 
     @property
     def replicated(self) -> bool:
-        """Whether variables are spread over replicas, even if there is only one."""
+        """True if variables belong to replicas, even if there is only one."""
         kinds = (
             tf.distribute.MirroredStrategy,
             tf.distribute.MultiWorkerMirroredStrategy,
@@ -51,7 +51,7 @@ class Workers:
 
     @property
     def local_replicas(self) -> int:
-        """Number of replicas in this process."""
+        """The number of replicas in this process."""
         return self.replicas // self.count
 
     def total(self, number: int) -> int:
@@ -79,9 +79,9 @@ class Workers:
 
 
 def start(name: str) -> Workers:
-    """Makes the strategy.
+    """Creates the strategy.
 
-    With several workers, TensorFlow must not have computed anything before.
+    With several workers, TensorFlow must not have run any operation before.
 
     Args:
         name: One of `STRATEGIES`.
@@ -120,7 +120,7 @@ def _join() -> Workers:
     print(f"Worker {index} waits for all {count}", flush=True)
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     if threading.current_thread() is threading.main_thread():
-        # TensorFlow has taken SIGTERM for itself, to warn of preemption; Python does
-        # not know of that.
+        # TensorFlow has replaced the handler of SIGTERM, to warn of preemption, without
+        # Python's knowledge. This sets Python's handler again.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return Workers(strategy, count, index)

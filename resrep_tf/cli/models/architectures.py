@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from resrep_tf.data.heads import Head
 
 _KERAS, _HUB = "keras:", "hub:"
-# Activations behind outputs whose meaning is known; the softmax of log_softmax is what
-# that of logits is.
+# The activations of outputs whose meaning is known. Outputs of log_softmax count as
+# logits: their softmax is the same.
 _READ = ("softmax", "sigmoid", "linear", "log_softmax")
-# Arguments of keras.applications that follow from the data and other flags.
+# Arguments of keras.applications that the data and other flags decide.
 _DECIDED = (
     *("input_shape", "classes", "weights", "include_top", "pooling"),
     "classifier_activation",
@@ -49,7 +49,7 @@ def check_whole(flag: str, name: str) -> None:
 
 
 def check_file(flag: str, name: str) -> None:
-    """Raises unless a flag names a .keras file that there is."""
+    """Raises unless a flag names an existing .keras file."""
     path = _path(name)
     if not path.endswith(".keras") or not os.path.isfile(path):
         _check_path(path)
@@ -59,7 +59,7 @@ def check_file(flag: str, name: str) -> None:
 
 
 def check_weights(name: str | None) -> None:
-    """Raises unless `--init_weights`, where it is given, is a file that there is."""
+    """Raises unless `--init_weights`, if it is given, is an existing file."""
     if name in (None, models.IMAGENET) or os.path.isfile(_path(name)):
         return
     _check_path(_path(name))
@@ -70,7 +70,7 @@ def check_weights(name: str | None) -> None:
 
 
 def _check_path(path: str) -> None:
-    """Raises the error of the system about a path that cannot be, such as too long."""
+    """Raises the system's error about an impossible path, such as one too long."""
     with contextlib.suppress(FileNotFoundError):
         os.stat(path)
 
@@ -114,7 +114,7 @@ def published_for(arch: str) -> str:
 def parse_options(items: Sequence[str]) -> dict[str, Any]:
     """Reads `name=value` pairs; values are Python literals or else strings."""
     options = {}
-    # The commas within brackets do not separate options.
+    # Commas within brackets do not separate options.
     whole = re.split(r",(?![^(\[]*[)\]])", ",".join(items)) if items else []
     for item in whole:
         name, separator, value = item.partition("=")
@@ -139,7 +139,7 @@ def build(
     weight_decay: float | None = None,
     init_weights: str | None = None,
 ) -> keras.Model:
-    """Builds or loads a network, and fills it with weights if there are any.
+    """Builds or loads a network, and loads its weights if any are given.
 
     Args:
         arch: As `--arch`.
@@ -148,12 +148,13 @@ def build(
         options: As `--arch_options`, parsed.
         weight_decay: L2 on convolution and dense kernels. None leaves a loaded model
             as it is.
-        init_weights: As `--init_weights`; `"imagenet"` for those that Keras publishes.
+        init_weights: As `--init_weights`; `"imagenet"` for the weights that Keras
+        publishes.
     """
     for name in ("input_shape", "classes"):
         if name in options:
             raise CommandError(
-                f"`--arch_options`: `{name}` follows from the data; see `--dataset` "
+                f"`--arch_options`: the data decide `{name}`; see `--dataset` "
                 f"and `--image_size`. Received: --arch_options={options}"
             )
     published = init_weights == models.IMAGENET
@@ -188,7 +189,7 @@ def _of_others(
     options: Mapping[str, Any],
     published: bool,
 ) -> keras.Model:
-    """Builds or loads a network that is not of this package."""
+    """Builds or loads a network of another package or from a file."""
     if kind(arch) == "keras":
         builder = _application(arch)
         _check_options(arch, builder, options)
@@ -212,7 +213,7 @@ def load_file(arch: str) -> keras.Model:
 
 
 def _sized(model: keras.Model, input_shape: tuple[int, int, int]) -> keras.Model:
-    """Returns a model of open size for images of the data's; others as they are."""
+    """Returns a model of open size with the data's size, and others unchanged."""
     shape = tuple(model.inputs[0].shape) if len(model.inputs) == 1 else ()
     if len(shape) != 4 or None not in shape[1:3]:
         return model
@@ -224,7 +225,7 @@ def _sized(model: keras.Model, input_shape: tuple[int, int, int]) -> keras.Model
 
 
 def _frozen_note(model: keras.Model) -> str | None:
-    """Returns a note about layers that training leaves as they are; None if none."""
+    """Returns a note about frozen layers, or None if there are none."""
     from resrep_tf.pruning.fit_checks import frozen_layers
 
     names = frozen_layers(model)
@@ -233,8 +234,8 @@ def _frozen_note(model: keras.Model) -> str | None:
     shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
     return (
         f"NOTE: frozen layers: {len(names)} ({shown}). They can lose channels, but "
-        "cannot make up for those that are lost. To let them, set `trainable = True` "
-        "and save the model again."
+        "cannot learn to compensate for lost ones. To let them learn, set "
+        "`trainable = True` and save the model again."
     )
 
 
@@ -246,7 +247,7 @@ def _path(arch: str) -> str:
 def check_fits(
     model: keras.Model, input_shape: tuple[int, int, int], classes: int, flag: str
 ) -> None:
-    """Raises if a model does not classify images like those of the data."""
+    """Raises if a model does not fit the images and classes of the data."""
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise CommandError(
             f"`--{flag}` must be a model with one input and one output. Received: "
@@ -264,8 +265,8 @@ def check_shapes(
     classes: int,
     flag: str,
 ) -> None:
-    """Raises if a model's inputs and outputs are not those that the data ask for."""
-    # A single output is for the second of two classes.
+    """Raises if the shapes of a model's inputs and outputs do not fit the data."""
+    # A model of two classes may have a single output, for the second class.
     widths = (1, 2) if classes == 2 else (classes,)
     if not (
         images.is_compatible_with((None, *input_shape))
@@ -290,7 +291,7 @@ def _activation(model: keras.Model) -> str | None:
 
 
 def head(model: keras.Model, classes: int) -> Head:
-    """Returns what the outputs of a model are, for images of so many classes."""
+    """Returns how to read the outputs of a model, for data of so many classes."""
     from resrep_tf.data.heads import Head
 
     if model.outputs[0].shape[-1] == 1:
@@ -300,12 +301,12 @@ def head(model: keras.Model, classes: int) -> Head:
 
 
 def notes(model: keras.Model) -> list[str]:
-    """Returns what the user should know of a model before it is trained."""
+    """Returns notes for the user about a model that is going to be trained."""
     found = [_frozen_note(model)]
     activation = _activation(model)
     if activation not in _READ:
         found.append(
-            f"NOTE: the outputs are taken for logits, though the model ends with "
+            f"NOTE: the outputs are treated as logits, though the model ends with "
             f"{activation}. If they are probabilities, end it with a softmax."
         )
     return list(filter(None, found))

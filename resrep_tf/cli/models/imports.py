@@ -21,7 +21,7 @@ def imports_flag(**options: Any) -> Any:
     return flag(
         [],
         "Modules to import before a model is loaded, by name or by the path of a .py "
-        "file: they bring layers of your own along. --import means the same.",
+        "file. They define layers of your own. --import means the same.",
         clean=_absolute,
         read=_existing,
         **options,
@@ -29,10 +29,10 @@ def imports_flag(**options: Any) -> Any:
 
 
 def bring(names: Sequence[str]) -> None:
-    """Imports modules, and makes their classes and functions known to Keras.
+    """Imports modules, so that Keras knows their classes and functions.
 
-    Those of this package too. All of them import Keras, so this comes after all
-    checks of flags.
+    This package's own classes are imported too. All of them import Keras, which takes
+    seconds, so call this after all checks of flags.
     """
     start_tensorflow()
     importlib.import_module("resrep_tf.classes")
@@ -47,7 +47,7 @@ def bring(names: Sequence[str]) -> None:
 
 
 def _existing(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the names; raises if one of them is not there. Nothing is imported."""
+    """Returns the names; raises if one is not found. Nothing is imported."""
     for name in names:
         if _is_path(name) and not os.path.isfile(name):
             raise _refused(name, "there is no such file")
@@ -92,7 +92,7 @@ def _imported(name: str) -> ModuleType:
 def _from_file(path: str) -> ModuleType:
     stem = os.path.splitext(os.path.basename(path))[0]
     found = sys.modules.get(stem)
-    # Once: a second import would make other classes of the same names.
+    # Import it once: a second import would make other classes of the same names.
     if found is not None and getattr(found, "__file__", None) == path:
         return found
     spec = importlib.util.spec_from_file_location(stem, path)

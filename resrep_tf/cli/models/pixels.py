@@ -1,4 +1,4 @@
-"""`--pixels`: the scale of the images is the model's, not the data set's."""
+"""`--pixels`: images are scaled as the model needs them, whatever the data set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from resrep_tf.export import Predictor
 
 AUTO = "auto"
-# Images that scales are tried on.
+# The number of images that scales are tried on.
 _TRIED = 256
 
 
@@ -25,10 +25,10 @@ def pixels_flag() -> Any:
     """Declares `--pixels`."""
     return flag(
         AUTO,
-        "What the model wants its pixels to be. auto: what the model says, or else "
-        "what it does best with on some images; networks of this package get "
-        "imagenet, and digits, npz files and small images that are not RGB their own "
-        "mean and deviation.",
+        "The scale of the model's pixels. auto: the scale that the model states, or "
+        "else the one that gives the best accuracy on some images. Networks of this "
+        "package get imagenet; with digits, npz files and small images that are not "
+        "RGB, the data's own mean and deviation.",
         choices=(AUTO, *SCALES),
     )
 
@@ -36,13 +36,13 @@ def pixels_flag() -> Any:
 def for_model(
     data: Dataset, pixels: str, model: keras.Model | Predictor, trained: bool
 ) -> Dataset:
-    """Returns a set with images as a model wants them; prints which and why.
+    """Returns a data set with images in a model's scale; prints which and why.
 
     Args:
-        data: The set.
+        data: The data set.
         pixels: As `--pixels`.
         model: The model.
-        trained: Whether it can be tried on images, where it does not tell.
+        trained: Whether the model can be tried on images if it does not state a scale.
     """
     if pixels != AUTO:
         with blame("pixels"):
@@ -61,11 +61,11 @@ def for_model(
 
 
 def image_size(given: int | None, dataset: str, shape: Sequence) -> int | None:
-    """Returns the size to bring images to: as given, or else that of the model.
+    """Returns the size to which images are resized: as given, or that of the model.
 
     Args:
         given: As `--image_size`.
-        dataset: As `--dataset`. The images of some sets are never resized.
+        dataset: As `--dataset`. The images of some data sets are never resized.
         shape: The shape of the model's input with its batch, None where open.
     """
     if given is not None or dataset.startswith(("digits", "npz:")) or len(shape) != 4:
@@ -75,10 +75,10 @@ def image_size(given: int | None, dataset: str, shape: Sequence) -> int | None:
 
 
 def coloured(data: Dataset, shape: Sequence) -> Dataset:
-    """Returns a set with images of as many channels as a model takes, if it can.
+    """Returns a data set whose images have the model's number of channels, if possible.
 
     Args:
-        data: The set.
+        data: The data set.
         shape: The shape of the model's input with its batch; empty if unknown.
     """
     if len(shape) != 4 or shape[3] != 1:
@@ -87,10 +87,10 @@ def coloured(data: Dataset, shape: Sequence) -> Dataset:
 
 
 def shown(data: Dataset, model: keras.Model | Predictor) -> Dataset:
-    """Returns a set whose evaluation shows a model what it was trained to see.
+    """Returns a data set whose evaluation images are cut as in the model's training.
 
-    Networks of this package see the middle of images. Others were most likely made
-    with Keras's own reader of folders, which resizes images whole.
+    Networks of this package were trained to see the middle of images. Others were most
+    likely trained with Keras's own reader of folders, which resizes images whole.
     """
     if not data.name.startswith("folder:") or _is_own(model):
         return data
@@ -98,7 +98,7 @@ def shown(data: Dataset, model: keras.Model | Predictor) -> Dataset:
 
 
 def _checked(data: Dataset) -> Dataset:
-    """Raises if a set's images have another number of channels than its scale."""
+    """Raises if images have another number of channels than their scale needs."""
     scale = SCALES[data.pixels]
     scale(tf.zeros(data.input_shape))
     return data
@@ -116,18 +116,17 @@ def _is_file(model: keras.Model | Predictor) -> bool:
 
 def _told(model: keras.Model | Predictor) -> Choice:
     if _is_file(model):
-        return Choice(None, "a deployed file does not tell")
+        return Choice(None, "a deployed file does not state it")
     return scale_of(model)
 
 
 def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
-    """Returns the scale with which a model gets most images right."""
+    """Returns the scale with which a model classifies most images correctly."""
     from resrep_tf.data.detection import detect
     from resrep_tf.data.heads import Head
 
-    # Of training images, since they come in random order: held-out ones may begin
-    # with hundreds of one class.
-    # The same ones for all workers.
+    # Training images, since they come in random order: held-out ones may begin with
+    # hundreds of one class. All workers use the same images.
     whole = dataclasses.replace(data, num_shards=1, shard_index=0)
     raw = whole.with_pixels("0..255").unvaried().train()
     images, labels = next(iter(raw.unbatch().batch(_TRIED)))

@@ -319,7 +319,7 @@ def test_a_finished_run_without_its_model_is_made_again(tmp_path, capsys):
     (tmp_path / output.FLAGS).write_text(flagfile)
     (tmp_path / output.REPORT).write_text("{}")
     assert not pipeline.complete(settings, tmp_path)
-    assert "pruned.keras is gone; it is made again" in capsys.readouterr().out
+    assert "pruned.keras is missing; it is made again" in capsys.readouterr().out
     (tmp_path / output.PRUNED).write_bytes(b"")
     assert pipeline.complete(settings, tmp_path)
     arguments = [*flags, "--base_epochs=1", f"--output={tmp_path}"]

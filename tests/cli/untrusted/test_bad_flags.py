@@ -70,7 +70,7 @@ CASES = {
         ["--noreset", "--method=l2"],
         "other methods have nothing to reset",
     ),
-    "train: minimal with reset": (TRAIN, ["--remove=minimal"], "goes with `--noreset`"),
+    "train: minimal with reset": (TRAIN, ["--remove=minimal"], "needs `--noreset`"),
     "train: latency without table": (
         TRAIN,
         ["--latency_target=0.3"],
@@ -154,7 +154,7 @@ CASES = {
     "train: no classes": (TRAIN, ["--dataset=folder:empty"], "no class folders"),
     "train: no images": (TRAIN, ["--dataset=folder:hollow"], "no image of class 'a'"),
     "train: a class in val": (TRAIN, ["--dataset=folder:more"], "'c' is not"),
-    "train: one class": (TRAIN, ["--dataset=folder:one"], "two classes at least"),
+    "train: one class": (TRAIN, ["--dataset=folder:one"], "at least two classes"),
     "train: no npz": (TRAIN, ["--dataset=npz:no.npz"], "There is no such file"),
     "train: text as npz": (TRAIN, ["--dataset=npz:text.keras"], "an .npz file"),
     "train: arrays missing": (
@@ -179,7 +179,11 @@ CASES = {
     ),
     # === Flagfiles and folders ===
     "train: no such recipe": (TRAIN, ["--recipe=nope"], "one of the recipes"),
-    "train: a recipe of text": (TRAIN, ["--recipe=text.keras"], "a line of it is none"),
+    "train: a recipe of text": (
+        TRAIN,
+        ["--recipe=text.keras"],
+        "one of its lines is not",
+    ),
     "train: a recipe of bytes": (TRAIN, ["--recipe=some.npz"], "must be a text file"),
     "train: foreign output": (TRAIN, ["--output=foreign"], "holds other files"),
     "train: output is a file": (TRAIN, ["--output=text.keras"], "must be a folder"),
