@@ -1,1 +1,1 @@
-"""`python -m resrep_tf.evaluate`: the accuracy of a model, however it is stored."""
+"""`python -m resrep_tf.evaluate`: the accuracy of a model in any file format."""

@@ -18,9 +18,9 @@ from resrep_tf.data import Dataset
 from resrep_tf.data.detection import near_chance
 from resrep_tf.export import Predictor, load
 
-# From a batch of images to the outputs.
+# A function from a batch of images to the outputs.
 Predict = Callable[[tf.Tensor], Any]
-# From labels and outputs to the mean loss of a batch.
+# A function from labels and outputs to the mean loss of a batch.
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 # The data pipeline's error about a file that it cannot read.
 _UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
@@ -33,11 +33,11 @@ class Scores:
     Attributes:
         examples: Number of images.
         accuracy: Share of them whose class has the largest output.
-        top5_accuracy: Share whose class is among the five largest; None if there are
-            no more classes than that.
-        loss: The mean loss without weight decay, if it was asked for.
-        warning: A sentence, if the accuracy could be that of guessing, or there are
-            classes of which no image was seen.
+        top5_accuracy: Share whose class has one of the five largest outputs; None if
+            there are five classes or fewer.
+        loss: The mean loss without weight decay, or None if not asked for.
+        warning: A warning if the accuracy could be that of guessing, or if some classes
+            have no held-out images; else None.
     """
 
     examples: int
@@ -85,7 +85,7 @@ def score(
         predict: The model.
         data: The images.
         steps: Number of batches, if not all of them.
-        loss: A loss whose mean is wanted too.
+        loss: A loss whose mean is computed too.
         after_batch: Called after every batch.
     """
     first, fifth, losses = 0, 0, 0.0
@@ -109,7 +109,7 @@ def score(
 
 
 def _unseen(seen: Sequence[int], data: Dataset) -> str | None:
-    """Returns a note about classes that the held-out images do not have."""
+    """Returns a note about classes without held-out images, or None."""
     if len(seen) < data.eval_examples:
         return None
     missing = sorted(set(range(data.classes)) - set(seen))
@@ -124,12 +124,12 @@ def _unseen(seen: Sequence[int], data: Dataset) -> str | None:
 
 
 def _of_classes(predict: Predict, outputs: tf.Tensor) -> tf.Tensor:
-    """Returns a column for each class: a single output is for the second of two."""
+    """Returns a column for each class, also for a model with a single output."""
     if outputs.shape[-1] != 1:
         return outputs
     outputs = tf.cast(outputs, tf.float32)
     model = getattr(predict, "model", None)
-    if model is None:  # A file that does not tell.
+    if model is None:  # A file that does not say whether its outputs are logits.
         logits = bool(tf.reduce_any((outputs < 0) | (outputs > 1)))
     else:
         logits = gives_logits(model)
@@ -143,7 +143,7 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
 
 @contextlib.contextmanager
 def blame_images(data: Dataset) -> Iterator[None]:
-    """Turns an error about data that cannot be read into one of `--dataset`."""
+    """Turns an error about unreadable data into an error of `--dataset`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -151,8 +151,8 @@ def blame_images(data: Dataset) -> Iterator[None]:
         message = named and named.group()
         if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
             message = message or (
-                "a file of records is missing or damaged. Put it back; the same "
-                f"command then goes on. Received: {brief(error)}"
+                "a TFRecord file is missing or damaged. Put it back; the same "
+                f"command then continues. Received: {brief(error)}"
             )
         elif message is None and "IteratorGetNext" in str(error):
             print("\nLooking for an image that cannot be read")
@@ -173,7 +173,7 @@ def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
 
 
 def count(data: Dataset, steps: int | None) -> int:
-    """Returns the number of batches of an evaluation."""
+    """Returns the number of batches of an evaluation, `steps` at most."""
     return int(limited(data.evaluation(), steps).cardinality())
 
 
@@ -205,13 +205,13 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
 
     Args:
         model: The model.
-        workers: The workers that the model was made for; the replicas of this one
-            share every batch.
+        workers: The workers that the model was made for. The replicas in this
+            process share every batch.
     """
     parts = 1 if workers is None else workers.local_replicas
     shape = (None, *model.inputs[0].shape[1:])
 
-    # A batch of any size: the last one of a set is smaller.
+    # The batch size is open, since the last batch may be smaller.
     @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)], autograph=False)
     def predict(images: tf.Tensor) -> tf.Tensor:
         if parts == 1:
@@ -230,7 +230,7 @@ def predictor(model: keras.Model, workers: Workers | None = None) -> Predict:
         outputs = workers.strategy.experimental_local_results(outputs)
         return tf.concat(outputs, axis=0)[:count]
 
-    # TensorFlow would warn of retracing where many models are evaluated.
+    # Without this, TensorFlow warns of retracing when many models are evaluated.
     concrete = predict.get_concrete_function()
 
     def call(images: tf.Tensor) -> tf.Tensor:

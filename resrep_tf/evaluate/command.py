@@ -24,7 +24,7 @@ Measures the accuracy and the latency of a model:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The model and the data."""
+    """The flags of the evaluation command."""
 
     model: str | None = flag(
         None,
@@ -91,7 +91,7 @@ def _shape(settings: Settings) -> Sequence:
 
 def _load_data(settings: Settings, shape: Sequence) -> data.Dataset:
     size = pixels.image_size(settings.image_size, settings.dataset, shape)
-    # Batches of training images are not wanted: any number of these will do.
+    # Training images are not used here, so the size of their batches does not matter.
     examples = data.train_examples(settings.dataset) or settings.batch_size
     with blame("dataset"):
         loaded = data.load(

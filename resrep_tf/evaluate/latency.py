@@ -1,4 +1,4 @@
-"""The latency of inference."""
+"""Measures the latency of inference."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ import tensorflow as tf
 from resrep_tf.evaluate.accuracy import Predict
 
 BATCHES = (1, 32)
-# Each model is called `MOST` times; after `ENOUGH` seconds, `LEAST` times are enough.
+# Each model is called `MOST` times, or after `ENOUGH` seconds only `LEAST` times.
 MOST, LEAST, ENOUGH = 50, 5, 4.0
 
 
@@ -19,7 +19,7 @@ def measure(
 ) -> dict[str, dict[int, float]]:
     """Returns the median seconds of a call, for each model and batch size.
 
-    The models take turns, so that other work of the machine disturbs all alike.
+    The models take turns, so that other work of the machine slows all alike.
     """
     seconds = {name: {} for name in models}
     for batch in BATCHES:
