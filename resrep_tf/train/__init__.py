@@ -1,1 +1,1 @@
-"""`python -m resrep_tf.train`: from a base model to an exported, pruned one."""
+"""`python -m resrep_tf.train`: trains or loads a base, prunes it and exports it."""

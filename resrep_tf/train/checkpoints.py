@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped."""
+"""Checkpoints: all that a run needs to continue as if it had never stopped."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from resrep_tf.cli import output
 from resrep_tf.train.phases import ORDER
 
 _META = "meta"
-# All that a file raises whose bytes are not what was written.
+# The exceptions that a damaged file raises.
 _UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, MemoryError),
     *(RecursionError, NotImplementedError, RuntimeError, SyntaxError, OverflowError),
@@ -32,8 +32,8 @@ class Position:
     """A moment of a phase.
 
     Attributes:
-        epoch: Epochs that are over, their evaluation included.
-        step: Steps taken in the epoch that is under way.
+        epoch: The number of finished epochs, including their evaluation.
+        step: The number of steps taken in the current epoch.
     """
 
     epoch: int = 0
@@ -65,8 +65,8 @@ class Checkpoints:
     """The checkpoints of a run, in a folder of their own.
 
     Args:
-        folder: Where they are.
-        keep: The number of checkpoints that stay, the newest ones.
+        folder: Their folder.
+        keep: The number of checkpoints to keep, the newest ones.
     """
 
     def __init__(self, folder: Path, keep: int):
@@ -87,7 +87,7 @@ class Checkpoints:
         }
         path = self._folder / f"{checkpoint.phase}-{steps:09d}.npz"
         with output.atomic(path) as temporary:
-            # Each member of the archive has a checksum, which reading it verifies.
+            # Each member of the archive has a checksum, which is verified on reading.
             np.savez(
                 temporary,
                 **{_META: np.array(json.dumps(meta))},
@@ -95,30 +95,30 @@ class Checkpoints:
             )
         found = self._paths()
         place = found.index(path)
-        # Files that seem newer are damaged: otherwise the run had started there.
+        # Files that seem newer are damaged; otherwise the run would have started there.
         for other in found[:place] + found[place + self._keep :]:
             other.unlink()
         return path
 
     def newest(self) -> Checkpoint | None:
-        """Returns the newest checkpoint that is whole, or None."""
+        """Returns the newest checkpoint that can be read, or None."""
         for path in self._paths():
             try:
                 return _read(path)
             except _UNREADABLE as error:
                 warnings.warn(
                     f"The checkpoint {path} cannot be read, so the one before it is "
-                    f"taken: {error}",
+                    f"used: {error}",
                     stacklevel=2,
                 )
         return None
 
     def remove(self) -> None:
-        """Removes all of them, at the end of a run."""
+        """Removes all checkpoints, at the end of a run."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _paths(self) -> list[Path]:
-        """Returns them from the newest to the oldest: by phase, then by step."""
+        """Returns the files from the newest to the oldest: by phase, then by step."""
         names = re.compile(rf"({'|'.join(ORDER)})-(\d{{9}})\.npz")
         found = []
         for path in self._folder.glob("*.npz"):
@@ -158,7 +158,7 @@ def state(model: keras.Model) -> list[keras.Variable]:
 def values(model: keras.Model) -> list[np.ndarray]:
     """Returns the values of `state` and of the metrics.
 
-    With several workers, all of them must call it: metrics are a sum over them.
+    With several workers, all of them must call it, since metrics are sums over them.
     """
     variables = state(model) + model.metrics_variables
     return [keras.ops.convert_to_numpy(variable) for variable in variables]
@@ -168,7 +168,7 @@ def assign(model: keras.Model, new: Sequence[np.ndarray]) -> None:
     """Sets the variables to what `values` returned, on all replicas."""
     variables = state(model) + model.metrics_variables
     for variable, value in zip(variables, new, strict=True):
-        if value.dtype.kind == "V":  # NumPy's files do not know bfloat16.
+        if value.dtype.kind == "V":  # NumPy stores bfloat16 as raw bytes.
             value = value.view(variable.dtype)
         if tuple(variable.shape) != value.shape:
             raise ValueError(

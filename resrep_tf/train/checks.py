@@ -1,4 +1,4 @@
-"""Checks of flags that must fit together, before anything is loaded."""
+"""Checks that flags fit together, before anything is loaded."""
 
 import contextlib
 import re
@@ -17,8 +17,8 @@ from resrep_tf.train import defaults
 if TYPE_CHECKING:
     from resrep_tf.train.settings import Settings
 
-# On which runtime a file of a run takes the times of a table. Of others, such
-# as int8, nothing is known.
+# For formats of a run's files, the runtime whose latency table applies to them. There
+# is none for other formats, such as int8.
 _RUNTIMES = {
     "keras": "keras",
     "saved_model": "saved_model",
@@ -39,7 +39,7 @@ def goals(settings: "Settings") -> Goals:
 
 @contextlib.contextmanager
 def blame_targets() -> Iterator[None]:
-    """Turns an error about a target, or about its table, into one of that flag."""
+    """Turns an error about a target, or about its table, into one of the flag."""
     try:
         yield
     except ValueError as error:
@@ -54,15 +54,15 @@ def check(settings: "Settings") -> None:
     """Raises a `CommandError` if a run with these settings cannot work."""
     with blame_targets():
         table = cast(LatencyTable | None, goals(settings).latency_table)
-        # What is not exported now may be exported later, for whatever runtime.
+        # Without an export now, the model may be exported later for any runtime.
         if table is not None and settings.export != ("keras",):
             table.check_runtime(_RUNTIMES[f] for f in settings.export if f in _RUNTIMES)
         Constraints(None, settings.min_width, settings.round_to)
     _check_rates(settings)
     if settings.shrink and not (settings.reset and settings.compactor != "filters"):
         raise CommandError(
-            "`--shrink` rebuilds the network when its compactors are done, so it goes "
-            "with `--reset` and with compactors. Received: --shrink "
+            "`--shrink` rebuilds the network when masked channels are forgotten, so it "
+            "needs `--reset` and compactors. Received: --shrink "
             f"--{'' if settings.reset else 'no'}reset "
             f"--compactor={settings.compactor}"
         )
@@ -73,12 +73,12 @@ def check(settings: "Settings") -> None:
         )
     if settings.remove == "minimal" and settings.reset:
         raise CommandError(
-            "`--remove=minimal` goes with `--noreset`: resetting decides by itself "
-            "what goes. Received: --remove=minimal --reset"
+            "`--remove=minimal` needs `--noreset`: with resetting, selection decides "
+            "what is removed. Received: --remove=minimal --reset"
         )
     if settings.epochs == 0 and settings.base_epochs == 0:
         raise CommandError(
-            "`--epochs` must be positive where there is no base to train; to look at "
+            "`--epochs` must be positive if there is no base to train; to measure "
             "a model's accuracy, run `python -m resrep_tf.evaluate`. "
             "Received: --epochs=0 --base_epochs=0"
         )
@@ -87,7 +87,7 @@ def check(settings: "Settings") -> None:
 
 
 def check_files(settings: "Settings") -> None:
-    """Raises if the files and folders of a run are damaged, or not what is needed."""
+    """Raises if a file or folder of a run is damaged, or of the wrong kind."""
     if architectures.kind(settings.arch) == "file":
         architectures.check_whole("arch", settings.arch)
     if settings.teacher not in defaults.TEACHERS:
@@ -103,7 +103,7 @@ def _check_rates(settings: "Settings") -> None:
         if (schedule == "step") != bool(boundaries):
             raise CommandError(
                 f"`--{prefix}lr_boundaries` must be given for "
-                f"`--{prefix}lr_schedule=step`, and for nothing else. "
+                f"`--{prefix}lr_schedule=step`, and only for it. "
                 f"Received: --{prefix}lr_schedule={schedule} "
                 f"--{prefix}lr_boundaries={','.join(map(str, boundaries))}"
             )
@@ -117,8 +117,8 @@ def _check_model(settings: "Settings") -> None:
         architectures.check_file("teacher", settings.teacher)
     if not (settings.init_weights or settings.base_epochs or kind in ("file", "hub")):
         raise CommandError(
-            "`--init_weights` must be given, or `--base_epochs` be positive: there is "
-            "nothing to prune in a network that has learnt nothing. "
+            "`--init_weights` must be given, or `--base_epochs` be positive: a network "
+            "has to be trained before it is pruned. "
             "Received: --base_epochs=0, no --init_weights"
         )
     if settings.mixed_precision != "float32" and kind == "file":
@@ -132,7 +132,7 @@ def _check_model(settings: "Settings") -> None:
 def _check_targets(settings: "Settings") -> None:
     if settings.targets == "paper" and architectures.kind(settings.arch) != "package":
         raise CommandError(
-            "`--targets=paper` is known for the networks of this package only; take "
+            "`--targets=paper` is known only for the networks of this package; use "
             "internal, all, or a regular expression. "
             f"Received: --targets=paper --arch={settings.arch}"
         )

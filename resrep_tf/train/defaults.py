@@ -13,11 +13,11 @@ from resrep_tf.cli.models import architectures
 from resrep_tf.data import train_examples
 from resrep_tf.selection.schedule import PAPER, Schedule
 
-# Those of `resrep_tf.wrap`, known before TensorFlow is imported.
+# The kinds that `resrep_tf.wrap` knows, here without importing TensorFlow.
 COMPACTORS = ("matrix", "vector", FILTERS)
 TEACHERS = ("none", "base")
-# By name of the data set. Those of the paper, but for digits; ImageNet's hold for all
-# that are not listed.
+# Defaults by the name of the data set. They are those of the paper, except for digits;
+# ImageNet's are used for all data sets that are not listed.
 BY_DATA = {
     "digits": {
         "epochs": 20,
@@ -46,16 +46,16 @@ BY_DATA = {
 }
 
 
-# A set of fewer images than this is small: a run of the paper's length in epochs has
-# too few steps, or its batches are most of the set.
+# A data set of fewer images than this is small: with the paper's number of epochs, a
+# run would have too few steps, or a batch would have most of the images.
 SMALL = 100_000
-# What a small set is given at least, and the batch sizes to choose from.
+# The smallest numbers for a small data set, and the batch sizes to choose from.
 STEPS_PER_EPOCH, STEPS, EPOCHS = 20, 1000, 20
 BATCH_SIZES = (64, 32, 16, 8)
 
 
 def of_small(examples: int) -> dict[str, Any]:
-    """Returns the defaults for a set of the user's own with few images."""
+    """Returns the defaults for a small data set of the user's own."""
     fitting = [b for b in BATCH_SIZES if examples // b >= STEPS_PER_EPOCH]
     batch_size = fitting[0] if fitting else min(BATCH_SIZES[-1], examples)
     epochs = max(EPOCHS, -(-STEPS // (examples // batch_size)))
@@ -83,7 +83,7 @@ def of_data(name: str) -> Callable[[Values], Any]:
 
 
 def in_words(name: str) -> str:
-    """Returns the sentence of the help about a default that depends on the data."""
+    """Returns the help's sentence about a default that depends on the data."""
     values = [
         f"{found[name]} for {data}{' and others' if data == 'imagenet2012' else ''}"
         for data, found in BY_DATA.items()
@@ -99,39 +99,39 @@ def in_words(name: str) -> str:
 
 
 def dataset(values: Values) -> str:
-    """Returns the data that a network was published for."""
+    """Returns the name of the data set that a network was published for."""
     arch = values.given["arch"]
     return "digits" if arch is None else architectures.published_for(arch)
 
 
 def flops_target(values: Values) -> float | None:
-    """Returns half of the FLOPs, unless something else is to be removed."""
+    """Returns 0.5, or None if another target is given."""
     others = (values["params_target"], values["latency_target"])
     return 0.5 if others == (None, None) else None
 
 
 def targets(values: Values) -> str:
-    """Returns `paper` where it is known which layers the paper prunes."""
+    """Returns `paper` for networks of which the paper's target layers are known."""
     known = architectures.kind(values["arch"]) == "package"
     return "paper" if known else "internal"
 
 
 def weight_decay(values: Values) -> float | None:
-    """Returns the paper's weight decay; None for a file, which has its own."""
+    """Returns the paper's weight decay, or None for a file, which has its own."""
     return None if architectures.kind(values["arch"]) == "file" else 1e-4
 
 
 def compactor_momentum(values: Values) -> float:
-    """Returns the paper's momentum for compactors; filters have that of the rest."""
+    """Returns the paper's momentum for compactors; for filters, the main one."""
     if values["compactor"] == FILTERS:
         return values["momentum"]
     return Schedule().momentum
 
 
 def shrink(values: Values) -> bool:
-    """Returns true where a run forgets in time, and nothing asks for the whole model.
+    """Returns true if a run forgets in time, and no flag needs the wrapped model.
 
-    Snapshots are of the wrapped model, at every stage of its training.
+    Snapshots need it: they are weights of the wrapped model until the end of training.
     """
     return (
         values["schedule"] != PAPER
@@ -152,7 +152,7 @@ def init_weights(value: str) -> str:
 
 
 def base_epochs(values: Values) -> int:
-    """Returns 0 if there are weights already, and the head is not a new one."""
+    """Returns 0 if there are weights already and the head is not new."""
     where, weights = architectures.kind(values["arch"]), values["init_weights"]
     if where == "hub" or weights == models.IMAGENET:
         trained = values["dataset"].startswith("imagenet2012")
@@ -164,7 +164,7 @@ def base_epochs(values: Values) -> int:
 
 
 def base_lr_boundaries(values: Values) -> list[int]:
-    """Returns the boundaries that the data's recipe has, for `step` only."""
+    """Returns the boundaries of the data's recipe, for `step` only."""
     if values["base_lr_schedule"] != "step":
         return []
     return of_data("base_lr_boundaries")(values)

@@ -29,15 +29,15 @@ from resrep_tf.train.training import Trainer
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run whose data are loaded.
+    """A run after its data have been loaded.
 
     Attributes:
         settings: The settings of the run.
         trainer: Trains models, on all devices.
-        method: Prunes.
+        method: The method that prunes.
         network: The network before all training.
-        base: The model to prune, unless it must be trained first.
-        ready: The model of the method's first phase, where it was made of `base`.
+        base: The model to prune, or None if it must be trained first.
+        ready: The model of the method's first phase, if it was made from `base`.
     """
 
     settings: Settings
@@ -55,14 +55,14 @@ class Job:
         workers: Workers,
         interruption: Interruption,
     ) -> "Job":
-        """Loads the data and tries everything that can fail before training."""
+        """Loads the data, and tries before training everything that can fail."""
         export.check(settings.export)
         keras.utils.set_random_seed(settings.seed)
         if settings.mixed_precision != "float32":
             keras.config.set_dtype_policy(f"mixed_{settings.mixed_precision}")
         _check_replicas(settings, workers)
         dataset = training.load_data(settings, workers.count, workers.index)
-        # As if no network had been looked at for its pixels.
+        # Resets the random state, which inspecting the network's pixels has changed.
         keras.utils.set_random_seed(settings.seed)
         trainer = Trainer(
             settings,
@@ -84,16 +84,16 @@ class Job:
         return job._tried() if settings.epochs else job
 
     def _tried(self) -> "Job":
-        """Makes the model of the method's first phase, which shows if that works.
+        """Makes the model of the method's first phase, to see whether that works.
 
-        The model is kept if the base will not change any more. A model with replicas
-        is made again when all workers are there.
+        The model is kept if the base will not be trained any more. A model with
+        replicas is made again when all workers have started.
         """
         base = self._known_base()
         model = self.network if base is None else base
         first = self.method.phases(model)[0]
-        # Without a base, the network shows too whether flags fit, before hours of
-        # training.
+        # Without a base, the untrained network shows whether flags fit, before hours
+        # of training.
         ready = first.make(model, first.rate)
         if base is None or self.trainer.workers.replicated:
             return self
@@ -113,11 +113,11 @@ class Job:
         """Runs everything, as the process that writes and prints."""
         with self.trainer.together():
             self._lead()
-        # All that they hold is in other files now.
+        # Checkpoints are no longer needed: other files have all results now.
         self.trainer.checkpoints.remove()
 
     def _lead(self) -> None:
-        # Those of phases that are over; training goes back to its checkpoint's.
+        # The metrics of finished phases; training restores its own from a checkpoint.
         self.trainer.metrics.restore(ORDER)
         base = self.make_base()
         with output.atomic(self.folder / output.BASE) as path:
@@ -151,10 +151,10 @@ class Job:
         )
 
     def described(self, exports: Sequence[ExportReport]) -> list[dict[str, Any]]:
-        """Returns what the report says about files: latencies, accuracy if needed.
+        """Returns the report's entries about files: latencies, and some accuracies.
 
-        The usual formats compute what the model does, whose accuracy is known, and
-        pruned.keras is the model.
+        The accuracy is measured for formats that do not compute exactly what the
+        model does. For pruned.keras, it is that of the model.
         """
         files = {e.format: load(e.path) for e in exports if e.format != "keras"}
         seconds = latency.measure(files, self.data.input_shape)
@@ -172,9 +172,9 @@ class Job:
         return found
 
     def work(self) -> None:
-        """Runs the part of all other processes, which is training.
+        """Runs only the training, as one of the other processes.
 
-        A signal is noted only: all workers stop together, at the next step.
+        A signal is only recorded: all workers stop together, at the next step.
         """
         trainer = self.trainer
         with trainer.interruption.handled(at_once=False), trainer.together():
@@ -234,7 +234,8 @@ class Job:
         )
 
     def _compiled_base(self, network: keras.Model, rate: Rate) -> Ready:
-        # Another one, so that what is saved has neither replicas nor an optimizer.
+        # A copy of the network, so that the saved one has neither replicas nor an
+        # optimizer.
         base = _build(self.settings, self.data)
         self.trainer.compile(base, self.trainer.optimizer(rate))
         return Ready(base)
@@ -244,7 +245,7 @@ class Job:
         return network
 
     def deployable(self, model: keras.Model) -> keras.Model:
-        """Returns the model in float32, whatever precision it is trained in."""
+        """Returns the model in float32, whatever precision it was trained in."""
         if self.settings.mixed_precision == "float32":
             return model
         return in_float32(model)

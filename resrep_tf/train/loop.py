@@ -1,4 +1,4 @@
-"""The training loop: the same for all phases, on any number of devices.
+"""The training loop of all phases, on any number of devices.
 
 Keras's `fit` fails with several workers and cannot start in the middle of an epoch.
 This loop calls the same `train_step` and the same callbacks.
@@ -19,7 +19,7 @@ from resrep_tf.data import Dataset
 from resrep_tf.pruning.replicas import average_statistics
 from resrep_tf.train.checkpoints import Position
 
-# More bad steps in a row than this are not skipped.
+# At most this many bad steps in a row are skipped.
 MOST_SKIPPED = 20
 Logs = dict[str, float]
 
@@ -39,8 +39,9 @@ class Loop:
             function that it must call after every batch.
         save: Writes a checkpoint of a position. Called on all workers.
         save_every: Steps between checkpoints.
-        interruption: Notes signals.
-        on_nan: `"stop"` at a loss that is not finite, or `"skip"` that step.
+        interruption: Records signals.
+        on_nan: `"stop"` to stop at a loss that is not finite, `"skip"` to skip the
+            step.
         over: Returns true if no further epoch is needed.
     """
 
@@ -131,7 +132,7 @@ class Loop:
         return {f"val_{name}": value for name, value in results.items()}
 
     def _stop_if_asked(self) -> None:
-        """Raises after a signal; of several workers, all raise after the same batch."""
+        """Raises after a signal; several workers all raise after the same batch."""
         asked = self.interruption.requested
         if self.workers.count > 1:
             asked = self.workers.total(asked)
@@ -141,8 +142,8 @@ class Loop:
     def _save(self, position: Position) -> None:
         average_statistics(self.model)
         if not all(_is_finite(weight) for weight in self.model.trainable_variables):
-            # The loss was computed before the step. That the step has spoilt the
-            # weights would show at the next one only, and be saved until then.
+            # The loss was computed before the step. If the step has made weights NaN,
+            # only the next loss would show it, after they have been saved.
             raise self._diverged("The weights are no longer numbers", position)
         self.save(position)
         self._saved = position
@@ -204,10 +205,10 @@ class Loop:
                 variable.assign(tf.where(bad, old, variable.value))
             verdict = tf.stack([tf.cast(bad, tf.int32), asked])
             context = tf.distribute.get_replica_context()
-            # All replicas of all workers then decide alike.
+            # So all replicas of all workers decide in the same way.
             return logs, context.all_reduce(tf.distribute.ReduceOp.SUM, verdict)
 
-        # Without autograph, as in Keras: layers have no Python to convert.
+        # Without autograph, as in Keras, since layers need no conversion of Python.
         @tf.function(
             jit_compile=model.jit_compile, reduce_retracing=True, autograph=False
         )
@@ -232,7 +233,7 @@ def _is_finite(variable: keras.Variable) -> bool:
 
 
 def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
-    """Makes the variables that Keras would otherwise make at the first step."""
+    """Creates the variables that Keras would otherwise create at the first step."""
     shape = [1 if size is None else size for size in model.inputs[0].shape]
 
     def update() -> None:
@@ -244,7 +245,7 @@ def build_state(model: keras.Model, strategy: tf.distribute.Strategy) -> None:
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         update_all = tf.function(lambda: strategy.run(update), autograph=False)
-        # Called as a concrete function, it is not warned of as retraced: each model
-        # has its own.
+        # A concrete function avoids TensorFlow's warning of retracing, which counts
+        # the functions of all models.
         update_all.get_concrete_function()()
         model.reset_metrics()

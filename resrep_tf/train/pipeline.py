@@ -1,4 +1,4 @@
-"""The training command, from its flags to the run."""
+"""The training command: reads flags and runs the job."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def run(arguments: Sequence[str]) -> None:
         print(f"This run is complete. To repeat it, remove {folder}.\n")
         print(_finished(folder))
         return
-    if settings.strategy != "multiworker":  # Of several, the chief writes.
+    if settings.strategy != "multiworker":  # With several workers, the chief writes.
         output.check(folder)
     check_files(settings)
     interruption = Interruption()
@@ -49,13 +49,13 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def complete(settings: Settings, folder: Path) -> bool:
-    """Returns whether a folder holds a finished run; raises if that is another run."""
+    """Returns whether a folder holds this run, finished; raises if it holds another."""
     if not output.holds_run(folder):
         return False
     _check_same(settings, folder)
     done = (folder / output.REPORT).exists()
     if done and settings.epochs and not (folder / output.PRUNED).exists():
-        print(f"{folder / output.PRUNED} is gone; it is made again.")
+        print(f"{folder / output.PRUNED} is missing; it is made again.")
         return False
     return done
 
@@ -66,14 +66,14 @@ def _check_same(settings: Settings, folder: Path) -> None:
         then, _ = settings_module.parse([f"--flagfile={folder / output.FLAGS}"])
     except CommandError as error:
         raise CommandError(
-            f"`--output` holds a run whose {output.FLAGS} is damaged, or names what is "
-            f"gone. Name another folder, or mend it: {error}"
+            f"`--output` holds a run whose {output.FLAGS} is damaged, or names a "
+            f"missing file. Give another folder, or repair it: {error}"
         ) from error
     differences = settings_module.differences(then, settings)
     if differences:
         raise CommandError(
-            f"`--output` holds another run: {'; '.join(differences)}. Name another "
-            "folder, or give the same flags to go on with that run. "
+            f"`--output` holds another run: {'; '.join(differences)}. Give another "
+            "folder, or the same flags to continue that run. "
             f"Received: --output={folder}"
         )
 

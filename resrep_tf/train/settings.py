@@ -30,8 +30,8 @@ RATE_SCHEDULES = ("cosine", "constant", "step")
 METHODS = ("resrep", "finetune", "shrink", *CRITERIA)
 REMOVALS = SMALLEST, MINIMAL = ("smallest", "minimal")
 PRECISIONS = ("float32", "bfloat16", "float16")
-# Marks of flags that may change when a run is taken up again, and of flags that no
-# other method than ResRep looks at.
+# Marks of flags that may change when a run is resumed, and of flags that only ResRep
+# uses.
 CHANGEABLE, RESREP = "changeable", "resrep"
 NO_TEACHER, BASE_TEACHER = defaults.TEACHERS
 _PAPER = Schedule()
@@ -70,7 +70,7 @@ class Settings:
     flops_target: float | None = flag(
         None,
         "The fraction of FLOPs (multiply-adds) to REMOVE. By default 0.5, unless "
-        "another target is given. Of several targets, all are met.",
+        "another target is given. If several targets are given, all are met.",
         group="What to remove",
         fill=defaults.flops_target,
     )
@@ -82,22 +82,22 @@ class Settings:
     )
     latency_table: str | None = flag(
         None,
-        "The file of a table that resrep_tf.measure_latency made for the network.",
+        "The latency table that resrep_tf.measure_latency made for the network.",
         clean=common_flags.absolute,
     )
     method: str = flag(
         "resrep",
-        "resrep, or what to compare it with at the same target: finetune (train the "
-        "base further), shrink (the same architecture uniformly narrower, from "
-        "scratch), or a criterion by which channels are chosen before finetuning.",
+        "resrep, or a method to compare it with at the same target: finetune (train "
+        "the base further), shrink (train the same architecture uniformly narrower, "
+        "from scratch), or a one-shot criterion (prune at once, then finetune).",
         choices=METHODS,
     )
     targets: str = flag(
         None,
-        "Which layers to prune: `paper` (those the paper prunes in --arch), "
-        "`internal` (all that make their channels alone, gates aside), `all` (residual "
-        "streams too), or a regular expression that layer names match from their "
-        "start. By default paper for networks of this package, else internal.",
+        "The layers to prune: `paper` (those that the paper prunes in --arch), "
+        "`internal` (those that share their channels with no other layer but gates), "
+        "`all` (residual streams too), or a regular expression that matches the start "
+        "of layer names. By default paper for networks of this package, else internal.",
         fill=defaults.targets,
     )
     compactor: str = flag(
@@ -106,31 +106,31 @@ class Settings:
         choices=defaults.COMPACTORS,
         mark=RESREP,
     )
-    min_width: int = flag(1, "Channels that every layer keeps at least.", lower=1)
+    min_width: int = flag(1, "The least channels that a layer keeps.", lower=1)
     round_to: int = flag(1, "Make widths multiples of this.", lower=1)
 
     # === Selection and forgetting ===
 
     schedule: str = flag(
         _PAPER.kind,
-        "paper takes the constants of this group as they are; auto changes those "
-        "that cannot finish within the run; informed also lets gradients, not norms, "
-        "say which channels go, and is done with them early in the run.",
+        "paper uses the constants of this group unchanged; auto changes them if they "
+        "cannot finish within the run; informed is like auto, but selects channels by "
+        "gradients instead of norms, and forgets them early in the run.",
         group="Selection and forgetting",
         choices=SCHEDULES,
         mark=RESREP,
     )
     reset: bool = flag(
         True,
-        "Forget selected channels by resetting their gradients. --noreset: all feel "
-        "the Lasso alone, and --remove says which ones go at the end.",
+        "Forget masked channels by resetting their gradients. --noreset: no channel is "
+        "masked, only the Lasso acts, and --remove decides at the end which to remove.",
         mark=RESREP,
     )
     remove: str = flag(
         SMALLEST,
-        "With --noreset: those of the smallest norm until --flops_target is met, or "
-        "all without which the accuracy on held-out images does not fall (minimal), "
-        "whatever the target.",
+        "With --noreset, the channels to remove: those of the smallest norm until "
+        "--flops_target is met; or, with minimal, all whose removal does not lower the "
+        "accuracy on held-out images, whatever the target.",
         choices=REMOVALS,
         mark=RESREP,
     )
@@ -143,8 +143,8 @@ class Settings:
     )
     masked_strength: float | None = flag(
         None,
-        "Its strength on masked rows. By default the same, as in the paper, unless "
-        "they need more to be forgotten in time and --schedule is not paper.",
+        "The Lasso's strength on masked rows. By default the same, as in the paper, "
+        "unless more is needed to forget them in time and --schedule is not paper.",
         lower=0,
         positive=True,
         mark=RESREP,
@@ -179,15 +179,15 @@ class Settings:
     )
     snap: bool = flag(
         None,
-        "Set rows to exactly zero once they are within a step of it, which the paper "
-        "does not do. By default unless --schedule=paper.",
+        "Set masked rows to exactly zero once they are within one step of it, which "
+        "the paper does not do. By default on, unless --schedule=paper.",
         fill=lambda values: values["schedule"] != PAPER,
         mark=RESREP,
     )
     shrink: bool = flag(
         None,
         "When all masked channels are forgotten, rebuild the network without them and "
-        "train that one for the rest of the epochs, at its lower cost. By default "
+        "train it for the rest of the epochs, at its lower cost. By default on, "
         "unless --schedule=paper.",
         fill=defaults.shrink,
         mark=RESREP,
@@ -234,16 +234,16 @@ class Settings:
     weight_decay: float | None = flag(
         None,
         "L2 in the gradient of convolution and dense kernels. By default 1e-4; a "
-        "model from a .keras file keeps what it has.",
+        "model from a .keras file keeps its own.",
         lower=0,
         fill=defaults.weight_decay,
     )
 
     teacher: str = flag(
         NO_TEACHER,
-        "A trained model to learn from beside the labels: base, the path of a .keras "
-        "file, or none. Every method can have one; a step then costs one inference of "
-        "the teacher more.",
+        "A trained model to learn from, beside the labels: base, the path of a .keras "
+        "file, or none. Every method can have one; each step then also runs the "
+        "teacher's inference.",
         clean=defaults.teacher,
     )
 
@@ -278,13 +278,13 @@ class Settings:
     output: str | None = flag(
         None,
         "The folder for everything the run writes: a new or empty one, or that of the "
-        "same run, which then goes on where it was stopped. By default a folder in "
+        "same run, which then continues where it was stopped. By default a folder in "
         "runs/ that depends on the flags.",
         group="Running",
         written=False,
         mark=CHANGEABLE,
     )
-    seed: int = flag(0, "What all random numbers depend on.", lower=0, upper=2**32 - 1)
+    seed: int = flag(0, "The seed of all random numbers.", lower=0, upper=2**32 - 1)
     mixed_precision: str = flag(
         "float32",
         "The type to compute in. Weights and exported models are float32.",
@@ -294,8 +294,8 @@ class Settings:
     export: tuple[str, ...] = formats_flag()
     snapshot_epochs: int = flag(
         0,
-        "Keep the wrapped model's weights of every so many epochs in snapshots/, to "
-        "look at later; 0 for none.",
+        "Epochs between two snapshots of the wrapped model's weights in snapshots/; "
+        "0 for none.",
         lower=0,
         mark=RESREP,
     )
@@ -306,28 +306,28 @@ class Settings:
         None, "Evaluate on so many batches only, for a trial.", lower=1
     )
 
-    # === Devices, and runs that survive ===
+    # === Devices and checkpoints ===
 
     strategy: str = flag(
         "auto",
         "The devices to use: mirrored, all of this machine; multiworker, those of all "
         "machines in TF_CONFIG; auto, mirrored if there are several GPUs.",
-        group="Devices, and runs that survive",
+        group="Devices and checkpoints",
         choices=STRATEGIES,
         mark=CHANGEABLE,
     )
     sync_batchnorm: bool = flag(
-        False, "Let BatchNorms see the whole batch instead of one device's share of it."
+        False, "Let BatchNorms use the whole batch instead of one device's share of it."
     )
     checkpoint_interval: int = flag(
         500, "Training steps between checkpoints.", lower=1, mark=CHANGEABLE
     )
     keep_checkpoints: int = flag(
-        3, "How many of them to keep.", lower=1, mark=CHANGEABLE
+        3, "The number of checkpoints to keep.", lower=1, mark=CHANGEABLE
     )
     on_nan: str = flag(
         "stop",
-        "What to do about a step whose loss is not finite.",
+        "The reaction to a step whose loss is not finite.",
         choices=("stop", "skip"),
     )
 
@@ -349,7 +349,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, str]:
 
 
 def differences(then: Settings, now: Settings) -> list[str]:
-    """Returns what makes two runs different, each as `--name=then, now VALUE`."""
+    """Returns the flags that differ in two runs, each as `--name=then, now VALUE`."""
     ignored = marked(Settings, CHANGEABLE)
     if "resrep" not in (then.method, now.method):
         ignored += marked(Settings, RESREP)

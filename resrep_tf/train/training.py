@@ -1,4 +1,4 @@
-"""Training of one phase after the other."""
+"""Trains the phases of a run one after the other."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ from resrep_tf.train.settings import Settings
 
 
 def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> Dataset:
-    """Loads the data of a run, or a worker's share, as the network wants them."""
+    """Loads the data of a run, or a worker's share, with the network's pixels."""
     shape, kind = (), architectures.kind(settings.arch)
     if kind == "file":
         shape = architectures.load_file(settings.arch).inputs[0].shape
@@ -57,7 +57,7 @@ def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> 
 
 
 def _as_wanted(settings: Settings, dataset: Dataset) -> Dataset:
-    """Returns the data with pixels as the network wants them."""
+    """Returns the data with pixels in the network's scale."""
     kind = architectures.kind(settings.arch)
     if kind == "package" and settings.pixels == pixels.AUTO:
         return dataset
@@ -70,7 +70,7 @@ def _as_wanted(settings: Settings, dataset: Dataset) -> Dataset:
     )
     if kind == "file":
         dataset = pixels.shown(dataset, network)
-    # With published weights the head can be a new one, which gets nothing right.
+    # With published weights the head may be new, so the model cannot be tried.
     untrained = (None, models.IMAGENET)
     trained = kind == "file" or settings.init_weights not in untrained
     return pixels.for_model(dataset, settings.pixels, network, trained)
@@ -108,7 +108,7 @@ def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimize
     if settings.mixed_precision == "float16":
         return SharedLossScaleOptimizer(sgd)
     if settings.on_nan == "skip":
-        # A scale of one that never grows: only the skipping is wanted.
+        # The scale stays 1: the optimizer is used only because it skips steps.
         return SharedLossScaleOptimizer(
             sgd, initial_scale=1.0, dynamic_growth_steps=2**31 - 1
         )
@@ -116,7 +116,7 @@ def optimizer(rate: Rate, momentum: float, settings: Settings) -> keras.Optimize
 
 
 def synchronise(model: keras.Model) -> None:
-    """Lets BatchNorms see the batch of all replicas."""
+    """Makes BatchNorms use the batch of all replicas."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             synchronise(layer)
@@ -136,7 +136,7 @@ class Trainer:
         folder: The folder of the run.
         metrics: The file for each epoch's metrics.
         checkpoints: The run's checkpoints.
-        interruption: Notes signals.
+        interruption: Records signals.
     """
 
     settings: Settings
@@ -149,7 +149,7 @@ class Trainer:
     interruption: Interruption
 
     def optimizer(self, rate: Rate) -> keras.Optimizer:
-        """Returns a new optimizer for everything but compactors."""
+        """Returns a new optimizer for all weights but the compactors'."""
         return optimizer(rate, self.settings.momentum, self.settings)
 
     def compile(
@@ -180,7 +180,7 @@ class Trainer:
     # === Phases ===
 
     def finished(self, phase: Phase, before: keras.Model) -> keras.Model | None:
-        """Returns the model after a phase that is over; None if it must be trained."""
+        """Returns the model after a finished phase; None if it must be trained."""
         if phase.file is None or not (self.folder / phase.file).exists():
             return None
         with blame("output"):
@@ -233,7 +233,7 @@ class Trainer:
                 accuracy.count(self.data, self.settings.eval_steps),
                 accuracy.verbosity() == 1,
             )
-            callbacks.append(bar)  # Behind those that add to the logs.
+            callbacks.append(bar)  # After the callbacks that add to the logs.
         predict = accuracy.predictor(model, workers)
         loss = tf.function(model.loss, autograph=False, reduce_retracing=True)
         loop = Loop(
@@ -278,9 +278,9 @@ class Trainer:
 
     def _resume(self, model: keras.Model, phase: Phase) -> Position:
         """Restores the phase's newest checkpoint; writes one if there is none."""
-        self.workers.wait()  # Until the chief has written the end of another phase.
+        self.workers.wait()  # The chief may still write the end of another phase.
         found, chief = self.checkpoints.newest(), self.workers.chief
-        if found is not None and chief:  # Also if it is of the phase before.
+        if found is not None and chief:  # Even if it is of the phase before.
             self.metrics.replace(found.rows)
         elif chief:
             self.metrics.restore(ORDER[: ORDER.index(phase.name)])
@@ -293,12 +293,12 @@ class Trainer:
             assign(model, found.values)
             start = found.position
             if chief:
-                print(f"Going on after epoch {start.epoch}, step {start.step}")
+                print(f"Continuing after epoch {start.epoch}, step {start.step}")
         self._check_agreed(start)
         return start
 
     def _save(self, model: keras.Model, phase: Phase, position: Position) -> None:
-        found = values(model)  # By all workers: metrics are the sum over them.
+        found = values(model)  # All workers call it: metrics are sums over them.
         if self.workers.chief:
             checkpoint = Checkpoint(phase.name, position, self.metrics.rows, found)
             self.checkpoints.save(checkpoint, position.steps(self.steps_per_epoch))
@@ -319,8 +319,8 @@ class Trainer:
     def together(self) -> Iterator[None]:
         """Turns the failure of a collective operation into a readable error.
 
-        Not only steps are such operations: so is the making of variables, where a
-        worker may wait for another one for long.
+        Not only steps are collective operations, but also the creation of variables,
+        in which a worker may wait long for another one.
         """
         try:
             yield
@@ -328,8 +328,9 @@ class Trainer:
             if self.workers.count == 1 or self.interruption.requested:
                 raise
             raise CommandError(
-                "Training cannot go on without all workers, and one of them is gone or "
-                "out of reach. Start all of them again with the same command: they go "
-                f"on from the last checkpoint. Received: {type(error).__name__} on "
-                f"worker {self.workers.index} of {self.workers.count}: {brief(error)}"
+                "Training cannot continue without all workers, and one of them has "
+                "ended or cannot be reached. Start all of them again with the same "
+                "command: they continue from the last checkpoint. Received: "
+                f"{type(error).__name__} on worker {self.workers.index} of "
+                f"{self.workers.count}: {brief(error)}"
             ) from error

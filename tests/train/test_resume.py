@@ -106,7 +106,7 @@ def test_a_run_comes_to_the_same_result_after_a_signal_and_an_end_without_one(
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_CODE, printed
-    assert "the same command goes on" in printed
+    assert "the same command continues" in printed
     assert written(tmp_path)
 
     flags = [*flags, f"--output={tmp_path}"]
@@ -131,14 +131,14 @@ def test_a_run_comes_to_the_same_result_after_a_signal_and_a_kill(
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_CODE, printed
-    assert "the same command goes on" in printed
+    assert "the same command continues" in printed
     known = written(tmp_path)
     assert known
 
     process = start(flags, tmp_path)
     wait_for_checkpoint(process, tmp_path, known)
     process.kill()
-    assert "Going on after epoch 0, step" in process.communicate()[0]
+    assert "Continuing after epoch 0, step" in process.communicate()[0]
 
     pipeline.run([*flags, f"--output={tmp_path}"])
     assert_same_results(uninterrupted, tmp_path)

@@ -32,7 +32,7 @@ def flags(tmp_path_factory) -> list[str]:
         (["--image_size=16"], "`image_size` must be None for 'digits'"),
         (["--arch_options=shortcut=none"], "`shortcut` must be one of"),
         (["--arch_options=widen=2"], "`widen` is not an option of 'resnet20'"),
-        (["--arch_options=classes=3"], "`classes` follows from the data"),
+        (["--arch_options=classes=3"], "the data decide `classes`"),
         (["--targets=nothing"], "`targets` matches none"),
         (["--flops_target=0.999"], "`--flops_target`: At most"),
         (["--min_width=60"], "`--flops_target`: At most"),

@@ -1,7 +1,7 @@
-"""The methods that `--method` names: ResRep, and those it is compared with.
+"""The methods of `--method`: ResRep, and the methods that it is compared with.
 
-Each trains on the same data, in the same order, for the same number of epochs, and
-meets the same targets on the same channel graph.
+All of them train on the same data, in the same order, for the same number of epochs,
+and meet the same targets on the same channel graph.
 """
 
 import keras

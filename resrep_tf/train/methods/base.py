@@ -1,4 +1,4 @@
-"""What all methods have in common."""
+"""The base class of all methods."""
 
 import abc
 import dataclasses
@@ -48,13 +48,13 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def phases(self, base: keras.Model) -> tuple[Phase, ...]:
-        """Returns the phases that follow on that of the base."""
+        """Returns the phases after that of the base."""
 
     @abc.abstractmethod
     def finish(
         self, base: keras.Model, trained: keras.Model, plan: resrep_tf.Plan | None
     ) -> Outcome:
-        """Makes the result, prints what was done, and returns it.
+        """Makes the result, prints a report, and returns the result.
 
         Args:
             base: The model before all phases.
@@ -72,7 +72,7 @@ class Method(abc.ABC):
         )
 
     def _lesson(self, base: keras.Model) -> dict[str, Any]:
-        """Returns the arguments of `compile` that are about the teacher."""
+        """Returns the arguments of `compile` for the teacher."""
         teacher = base if self.settings.teacher == BASE_TEACHER else self.teacher
         return {} if teacher is None else {"teacher": teacher}
 
@@ -82,7 +82,7 @@ class Method(abc.ABC):
         optimizer: keras.Optimizer,
         lesson: Mapping[str, Any],
     ) -> keras.Model:
-        """Returns a plain model, compiled; with a teacher if there is one."""
+        """Returns a compiled plain model, with a teacher if there is one."""
         if lesson:
             model = resrep_tf.Student.of(model)
         with blame("teacher"):
@@ -111,7 +111,7 @@ class Method(abc.ABC):
 
 
 def copy(model: keras.Model) -> keras.Model:
-    """Returns a plain model of the same weights that is not compiled."""
+    """Returns a plain model with the same weights that is not compiled."""
     if isinstance(model, resrep_tf.Student):
         model = model.plain()
     new = keras.models.clone_model(model)

@@ -1,4 +1,4 @@
-"""One-shot pruning, and training from scratch: the structure comes first."""
+"""One-shot criteria, and training from scratch: the widths are chosen first."""
 
 import keras
 
@@ -14,7 +14,7 @@ BATCHES = 20
 
 
 class OneShot(Method):
-    """Choose the structure first, then train it like any model."""
+    """Chooses the widths first, then trains the result like any model."""
 
     def phases(self, base):
         settings = self.settings
@@ -38,7 +38,7 @@ class OneShot(Method):
         return Ready(self._compiled(student, optimizer, self._lesson(base)))
 
     def _student(self, base: keras.Model) -> keras.Model:
-        """Returns the model to train, the same one whenever it is made."""
+        """Returns the model to train; it is the same each time it is made."""
         settings = self.settings
         keras.utils.set_random_seed(settings.seed)
         constraints = {

@@ -1,4 +1,4 @@
-"""ResRep: re-parameterise, forget, shrink, convert."""
+"""The method ResRep: wrap, train until channels are forgotten, shrink, convert."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ SHRINK_BATCHES = 16
 
 
 class ResRep(Method):
-    """Re-parameterise, forget, shrink, convert; with `--noreset`, the Lasso alone."""
+    """Wraps, trains, shrinks and converts; with `--noreset`, by the Lasso alone."""
 
     def phases(self, base):
         settings = self.settings
@@ -73,7 +73,7 @@ class ResRep(Method):
     def _shrink(
         self, lesson: Mapping[str, Any], pruner: keras.Model, rate: Rate
     ) -> Ready:
-        # Dropout's random numbers are then the same whenever it is made.
+        # So dropout's random numbers are the same each time the model is made.
         keras.utils.set_random_seed(self.settings.seed)
         optimizer = self.trainer.optimizer(rate)
         slim, report = resrep_tf.shrink(
@@ -103,7 +103,7 @@ class ResRep(Method):
     ) -> resrep_tf.ResRepModel:
         """Returns the wrapped, compiled model."""
         settings = self.settings
-        # Dropout's random numbers are then the same whenever it is made.
+        # So dropout's random numbers are the same each time the model is made.
         keras.utils.set_random_seed(settings.seed)
         with blame("targets"):
             pruner = resrep_tf.wrap(base, self._targets(), settings.compactor)
@@ -120,7 +120,7 @@ class ResRep(Method):
         return pruner
 
     def _plan(self, pruner: resrep_tf.ResRepModel) -> resrep_tf.Plan:
-        """Returns what is to be expected; raises if the target is out of reach."""
+        """Returns the plan of the run; raises if the target is out of reach."""
         with blame_targets():
             return resrep_tf.plan(
                 pruner,
@@ -155,7 +155,7 @@ class ResRep(Method):
     def _plain(self, base: keras.Model, trained: keras.Model) -> keras.Model:
         if not self.trainer.workers.replicated:
             return trained
-        # One worker can read this one without the others.
+        # A model without replicas: one worker can read it without the others.
         plain = self._wrap(base, self._rate(self.settings.learning_rate), {})
         transfer(trained, plain)
         return plain
@@ -193,7 +193,7 @@ class ResRep(Method):
         return Outcome(slim, conversion, plan)
 
     def _keep(self, pruner: resrep_tf.ResRepModel) -> dict[str, np.ndarray] | None:
-        """Returns the channels that stay, where training has not decided on them."""
+        """Returns the channels to keep; None if training has selected them."""
         settings = self.settings
         if settings.reset:
             return None
@@ -224,13 +224,13 @@ def advice(pruner: resrep_tf.ResRepModel, epsilon: float) -> str:
     return (
         f"NOTE: {left} Train for longer (`--epochs`), let the constants fit the run "
         "(`--schedule=auto`), set rows to zero when they are near it (`--snap`), or "
-        "remove them as they are, at some loss: `--drop_masked`, or for this run "
+        "remove them now, at some loss: `--drop_masked`, or for this run "
         "`python -m resrep_tf.convert --pruner=pruner.keras --drop_masked`.\n"
     )
 
 
 class _Removed(keras.callbacks.Callback):
-    """Logs for a shrunk network what the wrapped one logs about its channels."""
+    """Adds to a shrunk network's logs the metrics of channels of the wrapped one."""
 
     def __init__(self, flops_removed: float):
         super().__init__()
@@ -242,7 +242,7 @@ class _Removed(keras.callbacks.Callback):
 
 
 class _PlannedSelection(resrep_tf.ChannelSelection):
-    """A selection whose plan the user has seen already."""
+    """A channel selection that does not warn, since its plan was printed before."""
 
     def _warn(self, text):
         pass

@@ -1,1 +1,1 @@
-"""What a run writes down and shows: metrics, progress, results, weights."""
+"""The records of a run: metrics, progress, results and snapshots."""

@@ -1,4 +1,4 @@
-"""Metrics of every epoch, as CSV and for TensorBoard."""
+"""Writes the metrics of every epoch, as CSV and for TensorBoard."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.rows import masked_rows
 from resrep_tf.pruning.state import number
 
-# In rows of a wrapped model: the channels of each layer.
+# The key for the channels of each layer, in rows of a wrapped model.
 CHANNELS = "channels"
 
 COLUMNS = (
@@ -36,7 +36,7 @@ COLUMNS = (
     CHANNELS,
 )
 
-# In rows, but not in the file: what an epoch cost.
+# The key for the CPU time of an epoch: in rows, but not in the file.
 CPU_SECONDS = "cpu_seconds"
 
 # The bars of a histogram.
@@ -51,7 +51,7 @@ class MetricsFile:
         self.rows: list[dict[str, Any]] = []
 
     def restore(self, phases: Collection[str]) -> None:
-        """Takes the rows of phases from the file, if it is there and whole.
+        """Reads the rows of phases from the file, if it exists and is complete.
 
         When a run is complete, it has no checkpoint any more; the file has all rows.
         """
@@ -102,7 +102,7 @@ class EpochLog(keras.callbacks.Callback):
         phase: The name of the phase.
         file: The CSV file.
         folder: The folder for TensorBoard's files.
-        start: The number of epochs that are over; later ones are logged anew.
+        start: The number of finished epochs; later ones are logged again.
     """
 
     def __init__(self, phase: str, file: MetricsFile, folder: Path, start: int = 0):
@@ -115,7 +115,7 @@ class EpochLog(keras.callbacks.Callback):
         self._since, self._steps = 0.0, 0
 
     def on_train_begin(self, logs=None):
-        # A run that is killed between logging and saving an epoch logs it twice.
+        # A run that is killed between logging and saving an epoch would log it twice.
         _rewind(self._folder, self._start * self.params["steps"])
         with output.writing(self._folder):
             self._writer = tf.summary.create_file_writer(str(self._folder))
@@ -143,7 +143,7 @@ class EpochLog(keras.callbacks.Callback):
             self._writer.flush()
 
     def _cost(self) -> float:
-        """Returns the CPU seconds of an epoch, also of one that was taken up again."""
+        """Returns the CPU seconds of an epoch, also of one that was resumed."""
         share = self.params["steps"] / max(1, self._steps)
         return share * (time.process_time() - self._since)
 
@@ -163,7 +163,7 @@ class EpochLog(keras.callbacks.Callback):
 
 
 def _channels(pruner: ResRepModel) -> dict[str, list[int]]:
-    """Returns for each target how many channels it has, keeps, and has not at zero."""
+    """Returns each target's numbers of channels: all, kept, and not forgotten."""
     epsilon = number(pruner.state.epsilon)
     return {
         compactor.targets[0]: [
@@ -202,7 +202,7 @@ def channel_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def cpu_seconds(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns what the epochs cost this process; None if that was not noted of all."""
+    """Returns the CPU seconds of all epochs; None if one was not recorded."""
     if not rows or not all(CPU_SECONDS in row for row in rows):
         return None
     return sum(row[CPU_SECONDS] for row in rows)
@@ -234,7 +234,7 @@ def _write_histogram(name: str, values: np.ndarray) -> None:
 
 
 def _rewind(folder: Path, step: int) -> None:
-    """Removes the events after a step, which a killed run had written."""
+    """Removes the events after a step, which a killed run has written."""
     for path in sorted(folder.glob("events.out.tfevents.*")):
         kept = []
         try:

@@ -1,4 +1,4 @@
-"""How far a phase is: one bar, with the time that is left."""
+"""Shows the progress of a phase: one bar, with the time left."""
 
 import shutil
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-# A batch of an evaluation takes about a third of a step, which goes backwards too.
+# An evaluation batch takes about a third of a step, which has a backward pass too.
 _EVALUATED = 1 / 3
 # Seconds between two drawings of the bar.
 _PAUSE = 0.1
@@ -16,7 +16,7 @@ _WIDTH = 12
 _CLEAR = "\r\x1b[K"
 # Metrics that are shares of something.
 _SHARES = ("accuracy", "flops_removed", "forgotten")
-# What a line on a terminal has room for, and how it is called there.
+# The metrics for which a terminal line has room, and their short names.
 _SHORT = {
     "loss": "loss",
     "accuracy": "acc",
@@ -45,7 +45,7 @@ class PhaseBar(keras.callbacks.Callback):
         self._logs: dict[str, float] = {}
         self._epoch = epochs.start
         self._done = 0.0
-        # What was done when the clock was started.
+        # The work that was done when the clock was started.
         self._from, self._since, self._drawn = 0.0, None, 0.0
 
     @property
@@ -91,7 +91,7 @@ class PhaseBar(keras.callbacks.Callback):
             self._draw()
 
     def _time_left(self) -> str:
-        """Returns the time that is left, or nothing if that is not known."""
+        """Returns the time left as text; empty if it is unknown."""
         done = self._done - self._from
         left = len(self._epochs) * self._each - self._done
         if done <= 0 or left < 0.5:
@@ -121,7 +121,7 @@ class PhaseBar(keras.callbacks.Callback):
             ),
         ]
         line = "  ".join(parts)
-        # A line that is broken could not be drawn over.
+        # A line longer than the terminal could not be overwritten.
         columns = shutil.get_terminal_size().columns
         sys.stdout.write(f"{_CLEAR}{line[: columns - 1]}")
         sys.stdout.flush()

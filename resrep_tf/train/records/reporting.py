@@ -26,7 +26,7 @@ def measure(
     files: Mapping[str, Path],
     input_shape: tuple[int, int, int],
 ) -> dict[str, Measurements]:
-    """Returns the measurements of models, whose latencies are taken in turns.
+    """Returns the measurements of models; their latencies are measured in turns.
 
     Args:
         models: The models, by any key.
@@ -95,13 +95,13 @@ def write(
         command=f"python -m resrep_tf.train --flagfile={folder / output.FLAGS}",
     )
     output.write_text(folder / output.REPORT_PAGE, page)
-    # The last file of a run: where it is, the run is complete.
+    # The last file of a run: if it exists, the run is complete.
     output.write_json(folder / output.REPORT, report)
     print(f"\n{summary(report, folder)}")
 
 
 def summary(report: Mapping[str, Any], folder: Path) -> str:
-    """Returns the tables of a report, and where to see more."""
+    """Returns the tables of a report, and the places of further results."""
     exports = report.get("exports", ())
     files = f"{files_table(exports)}\n\n" if exports else ""
     logs = shlex.quote(str(folder / output.TENSORBOARD))

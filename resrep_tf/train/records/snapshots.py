@@ -1,4 +1,4 @@
-"""Weights of a wrapped model at several epochs of its training."""
+"""Writes weights of a wrapped model at several epochs of its training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +26,7 @@ class Snapshots(keras.callbacks.Callback):
         self._writes = writes
 
     def on_train_begin(self, logs=None):
-        # A run that was taken up has written them already, and its weights have
-        # changed since.
+        # A resumed run has already written them, and its weights have changed since.
         self._write(0, anew=False)
 
     def on_epoch_end(self, epoch, logs=None):
