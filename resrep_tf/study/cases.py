@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from resrep_tf.train.settings import MINIMAL
 
 # The strengths of the paper's Lasso on kernels (Sect. 4.3), and the one whose training
-# it looks into.
+# is studied epoch by epoch.
 STRENGTHS = (0.3, 0.03, 0.003, 0.001)
 TRACED = 0.03
-# A step moves by `rate * strength / (1 - momentum)`: with 0.99 for compactors and 0.9
-# for kernels, a tenth of the strength pulls alike.
+# A step moves by `rate * strength / (1 - momentum)`. The momentum is 0.99 for
+# compactors and 0.9 for kernels, so a tenth of the strength pulls compactors as far.
 REP_SHARE = 0.1
-# Filters are trained by the main optimizer's momentum, whatever a recipe's compactors
-# have.
+# Filters are trained with the main optimizer's momentum, whatever a recipe has for
+# compactors.
 FILTERS = ("--compactor=filters", "--compactor_momentum=0.9")
 # Epochs between the models of a trajectory.
 EVERY = {"digits": 1, "cifar10": 1, "paper": 5}
@@ -45,7 +45,7 @@ class Case:
 
     Attributes:
         name: Its name in folders, tables and `--only`.
-        label: Its name for people.
+        label: Its name in tables and figures.
         flags: Flags of the training command, beside the recipe.
         like: The name of a case; the target is then the FLOPs that it removed.
         group: Cases of one group are points of one line in figures.
@@ -108,7 +108,7 @@ _CRITERIA = (
 
 
 def _ablation() -> tuple[Case, ...]:
-    """Returns Sect. 4.3: the Lasso on kernels, then Rep, Res and both at its FLOPs."""
+    """Returns the cases of Sect. 4.3: the Lasso on kernels, then Rep, Res and both."""
     found = []
     for strength in STRENGTHS:
         tag = f"{strength:g}"
@@ -135,7 +135,7 @@ def _ablation() -> tuple[Case, ...]:
 
 
 def _lasso(strength: float) -> tuple[str, ...]:
-    """Returns the traditional way: a Lasso on kernels, then the minimal structure."""
+    """Returns the flags of a Lasso on kernels, followed by the minimal structure."""
     return (
         *FILTERS,
         "--noreset",

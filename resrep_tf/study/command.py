@@ -1,4 +1,4 @@
-"""The study command: several methods on one base, compared."""
+"""The study command: compares several methods on one base."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,8 @@ the same order, for the same number of epochs.
   python -m resrep_tf.study --study=criteria --preset=cifar10 --init_weights=FILE
 
 Flags that are not listed here go to every training run; see
-`python -m resrep_tf.train --helpshort`. The same command goes on where it was stopped.
+`python -m resrep_tf.train --helpshort`. The same command continues where it was
+stopped.
 """
 
 _RUNS = "runs"
@@ -131,10 +132,10 @@ class Study:
             for case in self.cases:
                 found, _ = settings.parse(self._case_flags(case, seed))
                 _check(found)
-        check_files(found)  # All runs have the same.
+        check_files(found)  # The files are the same for all runs.
 
     def _check_foreign(self) -> None:
-        """Raises if the folder holds something else than studies."""
+        """Raises if the folder holds other files than those of studies."""
         own = {_RUNS, *STUDIES}
         names = [p.name for p in self.folder.iterdir()] if self.folder.is_dir() else []
         foreign = sorted(
@@ -151,7 +152,7 @@ class Study:
 
     @property
     def trains_bases(self) -> bool:
-        """Whether the study trains the bases itself."""
+        """True if the study trains the bases itself."""
         found, _ = settings.parse([*self.flags, "--seed=0"])
         return found.base_epochs > 0
 
@@ -221,7 +222,8 @@ class Study:
         folder = self._folder(case.name, seed)
         flags = [*self.flags, *case.flags, f"--seed={seed}", f"--output={folder}"]
         base = self._folder("base", seed) / output.BASE
-        # Weights that the user names are the base, whatever an earlier study trained.
+        # Weights that the user names are the base, even if an earlier study trained
+        # one.
         if self.trains_bases and base.exists():
             flags += [f"--init_weights={base}", "--base_epochs=0"]
         if flops_target is not None:
@@ -254,7 +256,7 @@ def _choose(known: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
             f"{', '.join(case.name for case in known)}. "
             f"Received: --only={','.join(names)}"
         )
-    # With the methods that they refer to.
+    # The methods that the named ones refer to are needed too.
     needed = {case.like for case in known if case.name in names}
     wanted = {*names, *needed} if names else {case.name for case in known}
     return tuple(case for case in known if case.name in wanted)

@@ -1,4 +1,4 @@
-"""The results of a study as tables, figures and a page."""
+"""Writes the results of a study as tables, figures and an HTML page."""
 
 import dataclasses
 import os
@@ -22,9 +22,10 @@ RESULTS, TABLE, TRAJECTORY, FIGURES = (
     *("results.csv", "results.md", "trajectory.csv"),
     "figures",
 )
-# Settings that say where a run's files are: nothing to a reader elsewhere.
+# Settings that are paths of one machine, which mean nothing to other readers.
 PLACES = ("init_weights", "data_dir", "output")
-# A model that has lost more than this share of its accuracy would hide all others.
+# A model that lost more than this share of its accuracy is left out of figures, since
+# the scale that it needs would hide the differences between all others.
 RUINED = 0.2
 
 
@@ -33,7 +34,7 @@ class Picture:
     """A figure of a study.
 
     Attributes:
-        name: Of its files.
+        name: The name of its files.
         figure: A figure of matplotlib.
         caption: A sentence about its content.
     """
@@ -57,7 +58,7 @@ def write(
         title: The title of the page.
         command: The command that was run.
         results: One for each method and seed.
-        traces: Of runs whose training was recorded.
+        traces: One for each run whose training was recorded.
     """
     output.create(folder)
     output.write_text(folder / RESULTS, as_csv([result.row() for result in results]))
@@ -188,7 +189,7 @@ def _traced(traces: Sequence[Trace]) -> Iterator[Picture]:
     yield Picture(
         "magnitudes",
         figures.magnitudes(pairs("surviving", "pruned")),
-        "Sums of squares of the rows that survive and of those that do not (Fig. 4, "
+        "Sums of squares of the rows that stay and of those that do not (Fig. 4, "
         "right).",
     )
     trace = traces[0]

@@ -36,7 +36,7 @@ class Result:
 
     @property
     def flops_removed(self) -> float:
-        """Returns the fraction that is missing in the model that was built."""
+        """Returns the fraction of the base's FLOPs that the result does not have."""
         return 1 - self.report["after"]["flops"] / self.report["before"]["flops"]
 
     @property
@@ -92,7 +92,7 @@ class Summary:
         return statistics.fmean(getattr(result, name) for result in self.results)
 
     def accuracy(self) -> str:
-        """Returns the mean accuracy in per cent, with its standard deviation."""
+        """Returns the mean accuracy as a percentage, with its standard deviation."""
         text = f"{100 * self.mean('accuracy'):.2f}"
         if len(self.results) > 1:
             spread = statistics.stdev(100 * result.accuracy for result in self.results)

@@ -23,10 +23,10 @@ class Moment:
 
     Attributes:
         epoch: Epochs since the start.
-        accuracy: Of the model as it was.
-        pruned_accuracy: Of the model without the channels that are gone at the end.
-        surviving: The sum of squares of the rows that survive.
-        pruned: The sum of squares of those that do not.
+        accuracy: The accuracy of the model as it was.
+        pruned_accuracy: The accuracy without the channels that are removed at the end.
+        surviving: The sum of squares of the rows that stay.
+        pruned: The sum of squares of the rows that do not.
         norms: The norms of all rows.
     """
 
@@ -45,7 +45,7 @@ class Trace:
     Attributes:
         result: Its result.
         moments: Its snapshots.
-        kept: For each row, whether it survives.
+        kept: For each row, whether it stays.
         epsilon: The norm below which rows were dropped.
     """
 
@@ -71,7 +71,7 @@ class Trace:
 
 
 def trace(result: Result) -> Trace:
-    """Returns the accuracy of every snapshot of a run, also pruned to its structure."""
+    """Returns the accuracy of every snapshot of a run, whole and pruned."""
     folder = result.folder
     found, _ = settings.parse([f"--flagfile={folder / output.FLAGS}"])
     dataset = training.load_data(found)
