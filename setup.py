@@ -21,7 +21,7 @@ REQUIRES = [
 ]
 DATASETS = [
     "tensorflow-datasets>=4.9.7",
-    # tensorflow-datasets 4.9.10 imports it without asking for it.
+    # tensorflow-datasets 4.9.10 imports it without requiring it.
     "importlib_resources>=5.0",
 ]
 HUB = ["keras-hub>=0.32"]
@@ -33,7 +33,7 @@ EXTRAS = {
     "zoo": HUB,
     # `--arch=hub:PRESET`.
     "hub": HUB,
-    # tensorflow 2.21 no longer brings it along.
+    # tensorflow 2.21 no longer installs it.
     "tensorboard": ["tensorboard>=2.20"],
     # The documentation as a site: `mkdocs serve`.
     "docs": ["mkdocs>=1.6,<2", "mkdocstrings-python>=2.0,<3"],

@@ -7,7 +7,7 @@ it from a file.
 
 from resrep_tf import lazy
 
-# Imported when asked for: flags need the names alone.
+# Imported on first use: checking flags needs only the names.
 __getattr__ = lazy.attributes(
     __name__,
     {

@@ -77,8 +77,8 @@ def depthwise_bn(
         strides=strides,
         padding=padding,
         use_bias=False,
-        # He initialisation. Keras reads a depthwise kernel's fan-in as if every
-        # output saw every channel; what it calls the fan-out is the true fan-in.
+        # He initialisation. Keras computes a depthwise kernel's fan-in as if every
+        # output read every channel; what it calls the fan-out is the true fan-in.
         depthwise_initializer=keras.initializers.VarianceScaling(2.0, mode="fan_out"),
         name=f"{scope}_conv",
     )(x)
@@ -110,8 +110,8 @@ def _pad(
 ) -> tuple[keras.KerasTensor, str]:
     """Pads as PyTorch does: the same number of pixels on each side.
 
-    Keras's "same" agrees at stride 1. At stride 2 and an even size it pads the right
-    and the bottom alone, which shifts what the weights were trained on.
+    Keras's "same" does this at stride 1. At stride 2 and an even size, it pads only the
+    right and the bottom, which shifts the image that the weights were trained on.
     """
     if strides == 1:
         return x, "same"

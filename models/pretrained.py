@@ -1,4 +1,4 @@
-"""Published networks of others with their weights: keras.applications and keras-hub."""
+"""Builds networks of keras.applications and keras-hub, with published weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def build_application(
         builder: The function of keras.applications.
         input_shape: Height, width and channels of one image.
         classes: Number of classes.
-        weights: `"imagenet"` for those that Keras publishes. If there are other
-            classes than ImageNet's 1000, the head is a new one.
+        weights: `"imagenet"` for the weights that Keras publishes. If the data have
+            other classes than ImageNet's 1000, the head is new.
         **options: Further arguments of the function.
     """
     if "include_preprocessing" in inspect.signature(builder).parameters:
-        # The data come normalised.
+        # The data are already normalised.
         options = {"include_preprocessing": False, **options}
     new_head = weights is not None and classes != _CLASSES
     if new_head:
@@ -41,11 +41,11 @@ def build_application(
         options |= {"classes": classes, "classifier_activation": None}
     try:
         with warnings.catch_warnings():
-            # MobileNets have weights for some sizes, which do for others.
+            # MobileNets have weights for some sizes, which also work for others.
             warnings.filterwarnings("ignore", message="`input_shape` is undefined or")
             network = builder(weights=weights, input_shape=input_shape, **options)
     except Exception as error:
-        # What Keras raises when it cannot download.
+        # The error that Keras raises when it cannot download.
         if "URL fetch failure" not in str(error):
             raise
         folder = os.path.join(os.environ.get("KERAS_HOME", "~/.keras"), "models")
@@ -73,8 +73,8 @@ def build_preset(
 ) -> keras.Model:
     """Builds an image classifier of keras-hub, with its weights, that gives logits.
 
-    It takes raw pixels of 0 to 255: what the preset does to pixels becomes its first
-    layer. If it has other classes than the data, the head is a new one.
+    It takes raw pixels of 0 to 255: the preset's preprocessing of pixels becomes its
+    first layer. If it has other classes than the data, the head is new.
 
     Args:
         preset: A name that keras-hub knows, or a folder with a preset.
@@ -92,12 +92,12 @@ def build_preset(
     load = keras_hub.models.ImageClassifier.from_preset
     try:
         classifier = _classifier(load, preset, classes, options)
-    except Exception as error:  # Each place to download from has its own.
+    except Exception as error:  # Each download source raises its own errors.
         raise ValueError(
             f"keras-hub cannot load the preset ({type(error).__name__}: {error}). If "
             "there is no connection: call `keras_hub.models.ImageClassifier"
             f'.from_preset("{preset}").save_to_preset("FOLDER")` where there is one, '
-            f"copy FOLDER here, and say hub:FOLDER. Received: hub:{preset}"
+            f"copy FOLDER here, and give hub:FOLDER. Received: hub:{preset}"
         ) from error
     inputs = keras.Input(input_shape)
     x = _converted(classifier.preprocessor, inputs)
@@ -112,12 +112,12 @@ def _classifier(
         if found.output_shape[-1] == classes:
             return found
     except TypeError:
-        pass  # A preset without a head must be told the number of classes.
+        pass  # A preset without a head needs the number of classes.
     return load(preset, num_classes=classes, activation=None, **options)
 
 
 def _converted(preprocessor: Any, images: keras.KerasTensor) -> keras.KerasTensor:
-    """Returns images with pixels as a preset wants them."""
+    """Returns images with pixels in the scale of a preset."""
     converter = getattr(preprocessor, "image_converter", None)
     scale, offset = (getattr(converter, name, None) for name in ("scale", "offset"))
     if scale is None and offset is None:

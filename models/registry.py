@@ -1,4 +1,4 @@
-"""Reference architectures by name: building them, and the paper's target layers."""
+"""Builds reference architectures by name, and names the paper's target layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .vgg import vgg16
 
 # The name of the weights that Keras publishes.
 IMAGENET = "imagenet"
-# Layers whose outputs no other layer's outputs are added to.
+# Layers to whose outputs nothing is added.
 _FIRST_CONV = r"^stage\d+_block\d+_conv1$"
 _FIRST_TWO_CONVS = r"^stage\d+_block\d+_conv[12]$"
 _NOT_DEPTHWISE = r"^(stem|block\d+_pointwise)_conv$"
@@ -108,8 +108,8 @@ def default_input_shape(name: str) -> tuple[int, int, int]:
 def targets(name: str) -> re.Pattern[str]:
     """Returns a pattern of the names of the layers that the paper prunes.
 
-    First convolutions of residual blocks (the first two in bottlenecks), MobileNet's
-    convolutions that are not depthwise, all of VGG's.
+    These are the first convolutions of residual blocks (the first two in bottlenecks),
+    MobileNet's convolutions that are not depthwise, and all convolutions of VGG.
 
     Example:
 

@@ -69,8 +69,8 @@ def cifar_resnet(
 def _zero_pad(
     x: keras.KerasTensor, filters: int, strides: int, scope: str
 ) -> keras.KerasTensor:
-    # Pooling over one pixel is a subsampling that saves without custom objects and
-    # that anything which knows pooling understands as channel-wise.
+    # Pooling over one pixel takes every second pixel. It is a stock layer, and all code
+    # that knows pooling treats it as channel-wise.
     x = layers.MaxPooling2D(1, strides=strides, name=f"{scope}_shortcut_subsample")(x)
     missing = filters - x.shape[-1]
     before = missing // 2

@@ -1,4 +1,4 @@
-"""Loading a file of weights into a model."""
+"""Loads a file of weights into a model."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from resrep_tf.export.reading.keras_file import load_keras
 
 _SUFFIXES = (".keras", ".weights.h5", ".safetensors")
 
-# Keras's name of a variable: PyTorch's name of it.
+# From Keras's name of a variable to PyTorch's name.
 _TORCH_VARIABLES = {
     "kernel": "weight",
     "bias": "bias",
@@ -24,9 +24,9 @@ _TORCH_VARIABLES = {
 }
 _BLOCK_LAYER = re.compile(r"^stage(\d+)_block(\d+)_(shortcut_)?(conv|bn)(\d*)$")
 
-# The number of weights of a kind that an error names.
+# The most weights that an error names for each problem.
 _LISTED = 8
-# What a header that is nested too deep raises, too.
+# The exceptions that a damaged header raises.
 _DAMAGED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -44,9 +44,9 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
 
     Raises:
         ValueError: If the file's weights are not exactly the model's. The message
-            names them, and the model is as it was before. A `.weights.h5` file has
-            no names of layers: there the check is Keras's, which names the first
-            layer that does not fit and overlooks weights that nothing asks for.
+            names them, and the model is not changed. A `.weights.h5` file has no
+            names of layers; it is checked by Keras, which names the first layer
+            that does not fit and ignores weights that the model does not have.
     """
     path = pathlib.Path(path).expanduser()
     if not path.name.endswith(_SUFFIXES):
@@ -69,16 +69,16 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
 
 
 def _load_h5(model: keras.Model, path: pathlib.Path) -> None:
-    # Keras finds a mismatch only when it comes to it, with half of the model loaded.
+    # Keras may find a mismatch only after it has loaded half of the model.
     before = model.get_weights()
     try:
         with warnings.catch_warnings():
-            # Said dozens of times before the error that matters.
+            # A warning that Keras repeats dozens of times before the real error.
             warnings.filterwarnings("ignore", "Skipping nested container")
             model.load_weights(path)
     except Exception as error:
         model.set_weights(before)
-        # Its further lines print the values of a whole variable.
+        # Further lines of the error print the values of a whole variable.
         reason = str(error).partition("\n")[0].rstrip(":")
         raise ValueError(
             f"The weights in `path` are not those of the model. {reason}. "
@@ -126,8 +126,8 @@ def _torch_variables(
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads a file's tensors, in Keras's layout.
 
-    The format is so small (the header's length in 8 bytes, a JSON header, the raw
-    little-endian buffers) that it is not worth a dependency.
+    The format is so simple (the header's length in 8 bytes, a JSON header, raw
+    little-endian buffers) that a dependency is not worth it.
     """
     content = memoryview(path.read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
@@ -150,7 +150,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def _decode(entry: dict, buffers: memoryview) -> np.ndarray:
     begin, end = entry["data_offsets"]
-    # Python would count negative numbers from the end, and NumPy fit in -1.
+    # Python would count negative numbers from the end, and NumPy would replace -1.
     if not 0 <= begin <= end <= len(buffers) or min(entry["shape"], default=0) < 0:
         raise ValueError(f"the place {begin} to {end} of a tensor")
     array = np.frombuffer(buffers[begin:end], _DTYPES[entry["dtype"]])
@@ -168,7 +168,7 @@ def _assign(
     model: keras.Model,
     path: pathlib.Path,
 ) -> None:
-    """Assigns arrays to the variables of the same name, if all of them fit."""
+    """Assigns arrays to the variables of the same names, if all of them fit."""
     wrong = [
         f"{name} (model: {tuple(variable.shape)}, file: {arrays[name].shape})"
         for name, variable in variables.items()
@@ -194,7 +194,7 @@ def _assign(
 
 
 def _listed(items: list[str]) -> str:
-    """Returns the first items and the number of the others: there may be many."""
+    """Returns the first items as text, and the number of the others."""
     rest = len(items) - _LISTED
     more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(items[:_LISTED]) + more

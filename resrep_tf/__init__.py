@@ -3,9 +3,9 @@
 import signal as _signal
 import sys as _sys
 
-# `python -m` has put "-m" in the place of the program's name while it imports the
-# packages around a command. From here on Ctrl-C ends that quietly; the command itself
-# says what comes of it.
+# While `python -m` imports the packages around a command, `sys.argv` begins with "-m".
+# From here on, Ctrl-C ends the process without a stack trace, until the command handles
+# Ctrl-C itself.
 _is_command = _sys.argv[:1] == ["-m"] and any(__name__ in a for a in _sys.orig_argv)
 if _is_command and _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -16,8 +16,9 @@ import types as _types
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-# `models/` and `flags/` stand beside this package in a checkout and inside it when
-# installed; Python finds them as `resrep_tf.models` and `resrep_tf.flags` in both.
+# `models/` and `flags/` are beside this package in a checkout and inside it when
+# installed. Python finds them as `resrep_tf.models` and `resrep_tf.flags` in both
+# cases.
 if not (_pathlib.Path(__file__).parent / "models").is_dir():
     __path__.append(str(_pathlib.Path(__file__).resolve().parent.parent))
 
@@ -45,8 +46,8 @@ if _TYPE_CHECKING:
     from resrep_tf.surgery import slicing
     from resrep_tf.teacher.distillation import Distillation, Student
 
-# Where the public names are. A command imports them when it first asks for them, so
-# that it checks its flags before TensorFlow is imported, which takes seconds.
+# The modules of the public names. A command imports them at their first use, so that it
+# checks its flags before TensorFlow is imported, which takes seconds.
 _WHERE = {
     "ChannelGraph": "resrep_tf.graph.channel_graph.ChannelGraph",
     "ChannelSelection": "resrep_tf.pruning.callbacks.ChannelSelection",
@@ -127,7 +128,8 @@ class _Package(_types.ModuleType):
         return found
 
     def __setattr__(self, name: str, value: _Any) -> None:
-        # Python binds a submodule to its name here, which may be that of a function.
+        # Python sets a submodule as an attribute here, and its name may be a
+        # function's.
         if name not in _WHERE or not isinstance(value, _types.ModuleType):
             super().__setattr__(name, value)
 
@@ -137,7 +139,7 @@ class _Package(_types.ModuleType):
 
 _sys.modules[__name__].__class__ = _Package
 
-# A command checks its flags first. Everybody else gets all classes at once: Keras must
-# know those of this package before it can load a model that has them.
+# A command checks its flags first. In all other cases, all classes are imported at
+# once: Keras must know those of this package before it can load a model that has them.
 if not _is_command:
     _importlib.import_module("resrep_tf.classes")

@@ -1,8 +1,8 @@
-"""Imports that wait until something of a module is asked for.
+"""Imports modules at their first use.
 
 Commands check their flags and paths before they import TensorFlow, which takes
 seconds. So the modules that flags need take `keras`, `layers` and `tf` from here, and
-packages import what they offer when it is asked for.
+packages import their public names at the first use.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class _Module(types.ModuleType):
-    """Stands in for a module, which is imported at the first use."""
+    """Stands for a module, which is imported at its first use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
@@ -28,7 +28,7 @@ def attributes(package: str, where: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: Its name.
-        where: For each name that it offers, the module that has it.
+        where: For each public name, the module that has it.
     """
 
     def get(name: str) -> Any:

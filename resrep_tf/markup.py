@@ -1,4 +1,4 @@
-"""HTML of text that comes from outside, and the tables that notebooks show."""
+"""Turns text into HTML, and rows into the tables that notebooks show."""
 
 import html
 import re
@@ -12,7 +12,7 @@ def text(value: Any) -> str:
 
 
 def prose(words: str) -> str:
-    """Returns text as HTML, with what is between backticks as code."""
+    """Returns text as HTML; words in backticks become code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", text(words))
 
 
@@ -43,7 +43,7 @@ def notebook_table(
     body = "\n".join(f"<tr>{row('td', cells)}</tr>" for cells in rows)
     below = "<br />\n".join(map(prose, notes))
     head = f"<thead><tr>{row('th', titles)}</tr></thead>" if any(titles) else ""
-    # As wide as it needs to be, and no wider than what is around it.
+    # The table is as wide as it needs, but not wider than the page; it scrolls then.
     return (
         '<div style="overflow-x: auto">\n'
         f"<table>{head}\n<tbody>\n{body}\n</tbody></table>\n</div>\n<p>{below}</p>"
