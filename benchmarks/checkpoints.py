@@ -1,13 +1,13 @@
-"""Measures what checkpoints cost, as a share of training.
+"""Measures the cost of checkpoints, as a share of training.
 
 From the project's root:
 
     python benchmarks/checkpoints.py
 
 Trains the wrapped ResNet-20 of the short CIFAR-10 recipe (batch 64, random images) with
-the loop and the checkpoints of the training command, and prints the time of a step, the
-time of a checkpoint, both medians of one run, and the share that a checkpoint every 200
-steps has.
+the loop and the checkpoints of the training command. It prints the time of a step and
+of a checkpoint, both medians of one run, and the share of the time that a checkpoint
+every 200 steps takes.
 """
 
 import argparse
@@ -40,7 +40,7 @@ BATCH, EVERY, LIMIT = 64, 200, 0.02
 
 
 class StepTimes(keras.callbacks.Callback):
-    """Seconds of each step."""
+    """Records the seconds of each step."""
 
     def __init__(self):
         super().__init__()

@@ -39,10 +39,10 @@ LIMIT = 3.0
 
 
 def prepare(name: str) -> tuple[keras.Model, keras.Model, dict[str, np.ndarray]]:
-    """A network, the same wrapped as if trained, and the rows to keep.
+    """Returns a network, the same network wrapped, and the rows to keep.
 
-    Compactors are moved away from the identity: merging a dense matrix is the work
-    that a real conversion has to do.
+    Compactors are moved away from the identity, as if they were trained: merging a
+    dense matrix is the work that a real conversion has to do.
     """
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def copy(model: keras.Model) -> keras.Model:
 
 
 def seconds(function: Callable, *args, **kwargs) -> float:
-    gc.collect()  # What the previous run left behind is not this one's cost.
+    gc.collect()  # Freeing the previous run's memory is not a part of this one.
     start = time.perf_counter()
     function(*args, **kwargs)
     return time.perf_counter() - start
@@ -90,9 +90,9 @@ def measure_memory(name: str) -> None:
     weights = sum(np.asarray(w).nbytes for w in model.weights)
     del model
     gc.collect()
-    # Memory that was freed but not given back would be taken again without a trace.
+    # The process could reuse memory that was freed but not returned to the system.
     ctypes.CDLL(None).malloc_trim(0)
-    # Makes Linux forget the peak of what was done so far.
+    # Makes Linux forget the peak so far.
     Path("/proc/self/clear_refs").write_text("5")
     before = resident("VmRSS")
     resrep_tf.convert(pruner, keep=keep, verify=False)
@@ -103,7 +103,7 @@ def measure_memory(name: str) -> None:
 
 
 def resident(field: str) -> int:
-    """This process's resident memory in bytes: now (VmRSS) or at its peak (VmHWM)."""
+    """Returns the process's resident memory in bytes, now (VmRSS) or peak (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -123,8 +123,8 @@ def main() -> None:
         for name in args.networks:
             measure_memory(name)
     else:
-        # Each in a process of its own: memory that one took and freed would hide
-        # what the next one takes.
+        # Each network has a process of its own: memory that one took and freed would
+        # hide the memory that the next one takes.
         for name in args.networks:
             for part in ("time", "memory"):
                 command = [sys.executable, __file__, "--networks", name]

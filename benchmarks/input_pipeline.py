@@ -41,7 +41,7 @@ def write_images(root: Path, count: int) -> list[str]:
         path = root / split / f"class{number % CLASSES}" / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = random.normal(128, 45, (HEIGHT // 16, WIDTH // 16, 3))
-        # Some noise brings the files to the size of photographs.
+        # With some noise, the files have the size of photographs.
         image = tf.image.resize(coarse, (HEIGHT, WIDTH), "bicubic")
         image += random.normal(0, 6, image.shape)
         image = tf.saturate_cast(image, tf.uint8)
@@ -52,7 +52,7 @@ def write_images(root: Path, count: int) -> list[str]:
 
 
 def bare_decoding(paths: list[str]) -> tf.data.Dataset:
-    """Whole images, decoded in parallel, endlessly."""
+    """Returns an endless stream of whole images, decoded in parallel."""
 
     def decode(path: tf.Tensor) -> tf.Tensor:
         return tf.io.decode_jpeg(tf.io.read_file(path), channels=3)
@@ -63,7 +63,7 @@ def bare_decoding(paths: list[str]) -> tf.data.Dataset:
 
 
 def with_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
-    """The same elements, made by so many threads of their own."""
+    """Returns the same elements, made by a pool of so many threads."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
     options.autotune.cpu_budget = threads
@@ -71,14 +71,14 @@ def with_threads(dataset: tf.data.Dataset, threads: int) -> tf.data.Dataset:
 
 
 def timed(action: Callable[[], object]) -> np.ndarray:
-    """Seconds that pass during a call, and seconds of all cores this process uses."""
+    """Returns the seconds that a call takes, and the CPU seconds of this process."""
     start = time.perf_counter(), time.process_time()
     action()
     return np.subtract((time.perf_counter(), time.process_time()), start)
 
 
 def draw(dataset: tf.data.Dataset, count: int) -> np.ndarray:
-    """Times `count` elements, once as many again have been drawn."""
+    """Times `count` elements, after drawing as many untimed ones."""
     elements = iter(dataset)
 
     def run() -> None:
@@ -94,8 +94,8 @@ def compare(
 ) -> None:
     """Times two runs in turns, and prints their medians and the second's share.
 
-    In turns, because the speed of a machine drifts. Where others use the machine as
-    well, the time of the cores tells more than the time that passes.
+    They take turns, because the speed of a machine drifts. If others use the machine
+    as well, the time of the cores says more than the time that passes.
     """
     times = [[run() for run in runs.values()] for _ in range(rounds)]
     first, second = np.median(times, axis=0)
@@ -109,7 +109,7 @@ def compare(
 
 
 def build(arch: str, dataset: data.Dataset) -> keras.Model:
-    """The compiled architecture."""
+    """Returns the compiled architecture."""
     model = models.build(arch, dataset.input_shape, dataset.classes)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), loss)

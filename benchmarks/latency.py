@@ -1,4 +1,4 @@
-"""Measures how much faster pruned networks are, by the budget that chose them.
+"""Measures how much faster pruned networks are, depending on the budget used.
 
 From the project's root:
 
@@ -53,7 +53,7 @@ NETWORKS = {
 }
 RUNTIMES = ("saved_model", "litert")
 TARGET = 0.5
-# A latency target that is met in any case, where only its bundles are wanted.
+# A latency target that is always met: only the bundles of its budget matter.
 _LEAST = 1e-6
 Keep = dict[int, np.ndarray]
 

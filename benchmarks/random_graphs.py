@@ -1,4 +1,4 @@
-"""Prunes many random graphs and says how exact that was.
+"""Prunes many random graphs, and measures how exact that is.
 
 From the project's root:
 
@@ -6,10 +6,10 @@ From the project's root:
 
 Each graph is made of random blocks (subclassed ones, groups, shared channels and
 shuffles among them) with random weights; about half of its channels are removed. All
-that the tests check of such a graph is checked. Prints each graph that fails, then the
-largest difference between outputs of the wrapped and of the converted models, relative
-to their scale, in float32 and in float64, and the graphs where it takes rounding to
-explain the difference (see `resrep_tf/surgery/rounding.py`).
+checks that the tests make of such a graph are made. It prints each graph that fails,
+then the largest difference between outputs of the wrapped and of the converted models,
+relative to their scale, in float32 and in float64, and the number of graphs whose
+difference only rounding explains (see `resrep_tf/surgery/rounding.py`).
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Compares what a whole pruning run costs with finetuning the base for as long.
+"""Compares the cost of a whole pruning run with finetuning the base for as long.
 
 From the project's root:
 
@@ -6,9 +6,9 @@ From the project's root:
     python benchmarks/run_cost.py --core 0 --network resnet56 --schedules auto
 
 The training command is run for each schedule and for `--method=finetune`, all at the
-same time on one core, with one thread each: the machine is as busy for all of them. On
-random images in the size of CIFAR-10, since cost does not depend on what they show.
-Prints CPU seconds of all epochs, as the reports have them, and their ratios.
+same time on one core, with one thread each, so that other work slows all of them alike.
+The images are random, in the size of CIFAR-10, since the cost does not depend on their
+content. It prints the CPU seconds of all epochs, from the reports, and their ratios.
 """
 
 import argparse

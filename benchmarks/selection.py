@@ -74,7 +74,7 @@ def resnet50(scale: int = 1) -> tuple[list[Term], list[np.ndarray], int]:
 def select_by_recount(
     norms: list[np.ndarray], spaces: list[np.ndarray], terms: list[Term], channels: int
 ) -> int:
-    """Selects as `select` does, but counts all FLOPs anew for every masked row.
+    """Selects as `select` does, but recounts all FLOPs for every masked row.
 
     Returns:
         The number of masked rows.
@@ -99,8 +99,7 @@ def select_by_recount(
 def timed(function: Callable, *args) -> tuple[float, Any]:
     """Returns the seconds a call takes, and its result.
 
-    Both ways to select use one thread, so that CPU time is what it takes on a quiet
-    machine.
+    Both ways to select use one thread, so that CPU time is the time on a quiet machine.
     """
     start = time.process_time()
     result = function(*args)

@@ -92,7 +92,7 @@ def measure(
     for turn in range(rounds + 1):
         for name, model in models_by_name.items():
             start = time.process_time()
-            # Without `fit` of the wrapped model, which asks for a selection.
+            # Keras's own `fit`, since that of a wrapped model needs a selection.
             keras.Model.fit(
                 model, data, steps_per_epoch=steps, shuffle=False, verbose=0
             )

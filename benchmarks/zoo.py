@@ -68,7 +68,7 @@ def measure(network: Network) -> Row:
 
 
 def coverage(model: keras.Model) -> Row:
-    """What `explain` says, and how many MACs pruning touches at all."""
+    """Returns figures of `explain`, and the share of MACs that pruning can reduce."""
     explanation = resrep_tf.explain(model)
     graph = ChannelGraph(model)
     total = terms.count(graph.terms)
@@ -93,7 +93,7 @@ def coverage(model: keras.Model) -> Row:
 
 
 def pinned(explanation: resrep_tf.Explanation) -> list[Row]:
-    """The layers that cannot be pruned, by reason, with their share of the MACs."""
+    """Returns the layers that cannot be pruned, by reason, with their share of MACs."""
     found: dict[str, Row] = {}
     for layer in explanation.layers:
         if layer.status == "pinned":
@@ -107,7 +107,7 @@ def pinned(explanation: resrep_tf.Explanation) -> list[Row]:
 
 
 def uncounted(graph: ChannelGraph) -> dict[str, int]:
-    """Layers with kernels that no rule looks into, so that their MACs are missing."""
+    """Counts layers with kernels inside of opaque ones, whose MACs are not counted."""
     found: dict[str, int] = {}
     for calls in graph.calls_by_op():
         weights = getattr(calls[0].op, "weights", [])
@@ -117,7 +117,7 @@ def uncounted(graph: ChannelGraph) -> dict[str, int]:
 
 
 def convert_half(model: keras.Model, targets: str | None) -> dict[str, float]:
-    """Wraps, prunes half of every space at random, converts, compares."""
+    """Wraps, prunes half of every space at random, converts and compares."""
     start = time.perf_counter()
     pruner = resrep_tf.wrap(model, targets)
     wrapped = time.perf_counter() - start
@@ -130,12 +130,12 @@ def convert_half(model: keras.Model, targets: str | None) -> dict[str, float]:
 
 
 def environment(network: Network) -> str:
-    """Versions and machine, without which seconds and differences say little."""
+    """Returns the versions and the machine that the figures were measured with."""
     packages = ["keras", "tensorflow", "numpy"]
     packages += ["keras-hub"] if network in HUB else []
     versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     python = f"Python {platform.python_version()}"
-    # Those that this process may use, where the system can tell.
+    # The cores that this process may use, if the system can say.
     cores = len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))(0))
     machine = f"{cores} core{'s' * (cores > 1)} of {platform.machine()}, no GPU"
     return ", ".join([f"resrep_tf {resrep_tf.__version__}", *versions, python, machine])
@@ -146,61 +146,63 @@ def environment(network: Network) -> str:
 INTRODUCTION = """\
 # The zoo
 
-What `resrep_tf` can prune in the networks that come with Keras. No network has code of
-its own: each is read like any model of yours. This page is written by a command, from
-the project's root:
+What `resrep_tf` can prune in the networks that come with Keras. There is no special
+code for any of them: each is read like any model of yours. This page is written by a
+command, from the project's root:
 
 ```bash
 python benchmarks/zoo.py
 ```
 
-- **MACs**: multiply-adds at the input size that stands behind the name. A star: without
-  those inside of layers that have no rule, which are listed below; shares are then of
-  the counted ones.
+- **MACs**: multiply-adds at the input size given after the name. A star: those
+  inside of layers without a rule, which are listed below, are not counted; shares are
+  then of the counted ones.
 - **prunable**: the share of the MACs in layers that lose inputs or outputs; with
   `targets=None` (internal layers, as in the paper) and with `targets="all"` (residual
   streams too).
-- **most**: the share of the MACs that is gone when every target has one channel left.
-  No `flops_target` can be higher; sensible ones are far lower.
+- **most**: the share of the MACs that is removed when every target has one
+  channel left. No `flops_target` can be higher; sensible ones are far lower.
 - **difference**: with random weights, compactors and BatchNorm statistics, and about
   half of the channels of every target removed at random: the largest difference between
   the outputs of the wrapped and of the converted model, in float32, relative to the
-  outputs' scale; the larger one of both kinds of targets. Where it is above 1e-5, the
-  same in float64 follows: it shows that the difference is rounding, which deep networks
-  with random weights amplify.
+  outputs' scale; the larger one of both kinds of targets. If it is above 1e-5, the
+  difference in float64 follows in brackets: it shows that the cause is rounding, which
+  deep networks with random weights amplify.
 - **wrap**, **convert**: seconds, with `targets="all"` and `verify=False`, while other
   programs kept the machine busy.
 
-Differences and seconds are taken at the smallest input that a network accepts (32 × 32
-for most), with 10 classes. Preprocessing layers are left out where Keras has a switch
-for it. Those of keras-hub are small networks made from constructor arguments (see
-`tests/support/models/hub_presets.py`), with a head for classification, segmentation or
-detection.
+Differences and seconds are measured at the smallest input that a network accepts (32 ×
+32 for most), with 10 classes. Preprocessing layers are left out where Keras has a
+switch for it. Those of keras-hub are small networks made from constructor arguments
+(see `tests/support/models/hub_presets.py`), with a head for classification,
+segmentation or detection.
 """
 
 REASONS = """\
 ## What cannot be pruned, and why
 
 A layer that is listed here keeps all its output channels; it may still lose inputs. The
-share is its part of the network's MACs. The reasons, in other words:
+share is its part of the network's MACs. The reasons are explained here:
 
-- **It is an output of the model**: the classes are not ours to remove.
+- **It is an output of the model**: its channels are the classes.
 - **No pruning rule**: the library does not know what a layer of this type does with its
-  channels, so all that it touches stays. Some networks of keras-hub are made of layers
-  that are whole blocks: what happens inside of them is not visible, so they are left as
-  they are. [A rule](rules.md) can be added for types of your own.
+  channels, so all channels that it reads or makes stay. Some networks of keras-hub are
+  made of layers that are whole blocks: if these cannot be traced, they are not changed.
+  [A rule](rules.md) can be added for types of your own.
 - **Computes each channel from others too**: a LayerNormalization takes its mean and
-  variance over all channels, and would find others without some of them. In a ConvNeXt
-  that holds the residual streams, but not the wide layers inside of its blocks.
+  variance over all channels, and these would be others without some channels. In a
+  ConvNeXt, this pins the residual streams, but not the wide layers inside of its
+  blocks.
 - **A constant other than zero where a layer pads its input**: behind some activations,
-  or a number that is added, a removed channel does not stay zero but becomes another
-  constant. A 1 × 1 convolution takes that into its bias. A larger one sees the constant
-  inside of the image and zeros in the padding around it, and no bias can be both.
-  Behind a BatchNorm or a depthwise convolution there is a way: a second compactor, with
-  one factor for each channel, is merged into its weights and keeps the channel at zero.
-- **Not constant where a layer reads them**: on the way there, a removed channel's
-  constant meets padding or channels that stay, and differs from place to place; again
-  no bias can stand for it.
+  or after a number is added, a removed channel does not stay zero but becomes another
+  constant. For a 1 × 1 convolution, this constant is folded into the bias. A larger one
+  reads the constant inside of the image and zeros in the padding around it, and one
+  bias cannot replace both. Behind a BatchNorm or a depthwise convolution it is
+  possible: a second compactor, with one factor for each channel, is merged into its
+  weights and keeps the channel at zero.
+- **Not constant where a layer reads them**: before that layer, a removed channel's
+  constant is combined with padding or with channels that stay, so that it differs from
+  place to place; again, a bias cannot replace it.
 - **Do not stay apart**: a reshape mixes channels with positions, as the heads of a
   detector do with their anchors and classes.
 """
@@ -211,18 +213,19 @@ KERAS_HUB = """\
 All CNNs of keras-hub are Functional models, and each is above, with the kinds of blocks
 that its backbone can be made of: {kinds}.
 
-Some are made of layers that are whole blocks: what their `call` does is drawn as a
-graph first (`resrep_tf.trace`).
+Some are made of layers that are whole blocks; these are traced first
+(`resrep_tf.trace`).
 
 Two of these layers, in DeepLabV3 and RetinaNet, cannot be read from a `.keras` file as
 part of any Functional model, pruned or not: their `build` takes tuples only, and a file
 has lists. Such a model can be exported as a SavedModel, and its weights can be loaded
-into a `keras.models.clone_model` of it. DeepLabV3, pruned or not, has to be told that
-it is not being trained: `model.predict` and `model(x, training=False)` are right,
-`model(x)` and `model.export` are not. A `keras.export.ExportArchive` takes either.
+into a `keras.models.clone_model` of it. DeepLabV3, pruned or not, needs to know that
+it is not being trained: `model.predict` and `model(x, training=False)` give correct
+outputs, `model(x)` and `model.export` do not. A `keras.export.ExportArchive` takes
+either.
 
-What else keras-hub has for images is not a CNN. Attention has no rule, and so these are
-not measured:
+The other networks of keras-hub for images are no CNNs. Attention has no rule, so these
+are not measured:
 
 {others}
 """
@@ -256,7 +259,7 @@ def render(rows: dict[str, Row]) -> str:
 
 
 def keras_hub(rows: dict[str, Row]) -> str:
-    """Which networks of keras-hub are covered, how far, and which are not."""
+    """Returns the section about the networks of keras-hub that are measured or not."""
     hub = {
         network.name.removeprefix("keras_hub."): rows[network.name]
         for network in HUB
