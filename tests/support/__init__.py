@@ -1,1 +1,1 @@
-"""What several tests need: small networks, checks, and scripts run beside them."""
+"""Code that several tests share: small networks, checks, and scripts that they run."""

@@ -1,8 +1,8 @@
-"""Runs commands with bad flags in a process that must not import TensorFlow for it.
+"""Runs commands with bad flags, which must fail before TensorFlow is imported.
 
-A script: the folder to work in is its argument, JSON comes from its standard input (the
-module and the arguments of each command, by name), and what they did goes to its
-standard output.
+This is a script. Its argument is the folder to work in. It reads JSON from standard
+input (the module and the arguments of each command, by name), and writes the outcomes
+to standard output.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     os.chdir(sys.argv[1])
     cases = json.load(sys.stdin)
-    # As Python has it while it looks for the module of `python -m`.
+    # The values that Python sets while it looks for the module of `python -m`.
     sys.argv, sys.orig_argv = ["-m"], ["python", "-m", "resrep_tf.train"]
     import resrep_tf  # noqa: F401
 

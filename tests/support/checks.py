@@ -1,4 +1,4 @@
-"""What many tests do: randomise a model, prune it at random, compare exactly."""
+"""Shared checks: randomise a model, prune it at random, and compare exactly."""
 
 import contextlib
 
@@ -29,7 +29,7 @@ def precision(name):
 
 
 def convnext_layer(name):
-    """A layer class of keras.applications that Keras does not export."""
+    """Returns a layer class of keras.applications that Keras does not export."""
     return keras.applications.ConvNeXtTiny.__globals__[name]
 
 
@@ -53,9 +53,9 @@ def randomise(model, seed=0):
 
 
 def calibrate(model, rng):
-    """Brings moving statistics near those of random data, but not onto them.
+    """Sets moving statistics near those of random data, but not equal to them.
 
-    Not those of a subclassed model, whose inputs are not known.
+    Those of a subclassed model are not changed, since its inputs are unknown.
     """
     norms = [layer for layer in all_layers(model) if hasattr(layer, "moving_variance")]
     if not norms or not hasattr(model, "inputs"):
@@ -99,9 +99,10 @@ def perturb(pruner, rng):
 
 
 def random_keep(pruner, rng, share=0.5):
-    """Random rows to keep; in small models some compactors go down to a single one.
+    """Returns random rows to keep; in small models, some compactors keep only one.
 
-    In a deep chain, one channel that happens to be dead would be the end of it.
+    In a deep chain, a single channel that is always zero would make all outputs
+    constant.
     """
     single = 0.2 if len(pruner.compactors) <= 8 else 0.0
     keep = {}
@@ -110,7 +111,7 @@ def random_keep(pruner, rng, share=0.5):
         pruner.compactors, pruner.compactor_channels(), strict=True
     ):
         kept = rng.random(compactor.width) < share
-        # The rows of one channel are kept together, but for the single rows below.
+        # The rows of one channel are kept together, except the single rows below.
         pairs = zip(channels.tolist(), kept.tolist(), strict=True)
         kept = np.array([drawn.setdefault(channel, one) for channel, one in pairs])
         if rng.random() < single:
@@ -121,7 +122,7 @@ def random_keep(pruner, rng, share=0.5):
 
 
 def by_channel(pruner, keep):
-    """The same rows, and all others of the channels that they make."""
+    """Returns the same rows, and all other rows of their channels."""
     rows = pruner.compactor_channels()
     masks = [keep[compactor.name] for compactor in pruner.compactors]
     gone = rows.masked(masks)
@@ -132,7 +133,7 @@ def by_channel(pruner, keep):
 
 
 def every_second(pruner, rng):
-    """Half of all channels that can be pruned, evenly over the layers."""
+    """Returns half of all channels that can be pruned, evenly over the layers."""
     known: dict[int, bool] = {}
     for channels in pruner.compactor_channels():
         new = [c for c in dict.fromkeys(channels.tolist()) if c not in known]
@@ -148,7 +149,8 @@ def forget_at_random(pruner, rng, choose=random_keep):
     for compactor in pruner.compactors:
         kernel = np.asarray(compactor.kernel) * keep[compactor.name]
         compactor.kernel.assign(kernel)
-    # Pruning changed what BatchNorms see: a deep network would die of it.
+    # Pruning changed the inputs of BatchNorms. Without new statistics, the outputs of a
+    # deep network would become constant.
     calibrate(pruner, rng)
     return keep
 
@@ -167,7 +169,7 @@ def assert_prunes_exactly(
     must_live=True,
     choose=random_keep,
 ):
-    """The whole path: wrap, move and zero rows, convert, compare.
+    """Wraps, moves and zeroes rows, converts, and compares.
 
     Returns:
         The pruner, the converted model and the report, for further checks.
@@ -188,11 +190,11 @@ def assert_prunes_exactly(
     assert report.new_flops == resrep_tf.count_flops(slim)
     assert report.new_flops == sum(layer.new_flops for layer in report.layers)
     assert report.flops == resrep_tf.count_flops(model)
-    # What `wrap` calls prunable can really be dropped. Only where all channels of one
-    # part of a split were to go, one of them stays, and nothing predicts that.
+    # All channels that `wrap` calls prunable can be dropped, with one exception: if all
+    # channels of one part of a split were to go, one of them stays.
     assert all("would have no channel left" in why for why in report.kept)
     assert report.kept or report.new_flops == predicted_flops(pruner, keep)
-    # A layer of several outputs that was drawn has one name for all of them.
+    # A traced layer of several outputs has one name for all of them.
     names = getattr(model, "output_names", ())
     if names and len(set(names)) == len(names):
         assert slim.output_names == model.output_names
@@ -203,10 +205,10 @@ def assert_prunes_exactly(
 
 
 def difference(model, expected, slim, dtype):
-    """How far outputs of a model are from what is expected of another one.
+    """Returns the difference between a model's outputs and the expected ones.
 
-    Where that is too much, what rounding explains does not count: tiny random networks
-    have outputs that cancel.
+    If it is too large, differences that rounding explains are left out: in tiny random
+    networks, the terms of outputs may cancel.
     """
     found = outputs(slim)
     worst = compare(expected, found)
@@ -217,13 +219,13 @@ def difference(model, expected, slim, dtype):
 
 
 def alive(values):
-    """Outputs that do not depend on the input agree whatever is wrong."""
+    """Returns whether outputs depend on the input; constant ones would always agree."""
     spread = [np.ptp(np.asarray(v), axis=0).max() for v in keras.tree.flatten(values)]
     return max(spread) > 1e-3
 
 
 def predicted_flops(pruner, keep):
-    """What `explain` says of the model without the dropped channels."""
+    """Returns the FLOPs that are predicted for the model without dropped channels."""
     kept = np.ones(pruner.graph.num_channels, bool)
     masks = [keep[compactor.name] for compactor in pruner.compactors]
     kept[pruner.compactor_channels().masked(masks)] = False
@@ -231,7 +233,7 @@ def predicted_flops(pruner, keep):
 
 
 def assert_plain(model):
-    """No layer of the model comes from this library, but for weights of the user's."""
+    """Asserts that no layer is this library's, except for weights of the user's."""
     for layer in model.layers:
         own = type(layer).__module__.startswith("resrep_tf")
         assert not own or isinstance(layer, lifted.Owner), layer

@@ -1,4 +1,4 @@
-"""Wrong surgery of many kinds, planted into a conversion one layer at a time."""
+"""Faults of many kinds, which tests plant into a conversion one at a time."""
 
 import keras
 import numpy as np
@@ -10,7 +10,7 @@ from resrep_tf.surgery.narrow import Narrower
 
 
 def _kernel(change):
-    """A fault of the first weight that has several axes."""
+    """Returns a fault that changes the first weight with several axes."""
 
     def fault(op, weights, rng):
         for index, weight in enumerate(weights):
@@ -23,7 +23,7 @@ def _kernel(change):
 
 
 def _last(change):
-    """A fault of the last weight, a bias or a statistic."""
+    """Returns a fault that changes the last weight, a bias or a statistic."""
 
     def fault(op, weights, rng):
         if not weights or np.ndim(weights[-1]) != 1:

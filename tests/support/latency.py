@@ -1,4 +1,4 @@
-"""Tables of latencies that nobody measured, and a model wide enough for them."""
+"""Latency tables with invented times, and a model wide enough for them."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from resrep_tf.budget.operations import operations
 
 
 def made_up_table(graph, overhead=1e-4, share=0.5):
-    """A table for any model, of times that nobody measured."""
+    """Returns a table for any model, with invented times."""
     by_key = {}
     for op in operations(graph):
         by_key.setdefault(op.key, []).append(op.widths)

@@ -1,7 +1,7 @@
-"""What a model does on two logical CPU devices; run by `test_replicas.py`.
+"""Tests of models on two logical CPU devices; run by `test_replicas.py`.
 
-How many devices there are must be said before TensorFlow is used, so this is a process
-of its own. Each function is a test.
+The number of devices must be set before TensorFlow is used, so this is a process of its
+own. Each function is a test.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def compiled(optimizer=None, **kwargs) -> resrep_tf.ResRepModel:
 
 
 def parts(variable) -> list[np.ndarray]:
-    """The values of all replicas."""
+    """Returns the values of all replicas."""
     values = STRATEGY.experimental_local_results(variable.value)
     return [np.array(value) for value in values]
 

@@ -8,12 +8,12 @@ from support.models.random_models import random_model
 
 
 def dtype_of(seed: int) -> str:
-    """Every fourth graph is in float64, where rounding hides little."""
+    """Returns float64 for every fourth graph, since rounding hides little there."""
     return "float64" if seed % 4 == 0 else "float32"
 
 
 def prune(seed: int) -> tuple[keras.Model, keras.Model] | None:
-    """Prunes the random graph of a seed, and checks all there is to check.
+    """Prunes the random graph of a seed, and runs all checks.
 
     Returns:
         The wrapped and the converted model, or None if nothing can be pruned.

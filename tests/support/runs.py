@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHAPE, CLASSES = (8, 8, 1), 10
 # Of a quick run.
 BASE_EPOCHS, EPOCHS, TARGET = 2, 4, 0.4
-# All that a run leaves behind.
+# All files of a finished run.
 FILES = {
     "base.keras",
     "metrics.csv",

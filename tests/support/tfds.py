@@ -10,7 +10,7 @@ CLASSES = 21
 
 
 def pictures(count, height=20, width=24, channels=3):
-    """Smooth pictures, whose JPEG files are close to them."""
+    """Returns smooth pictures, which JPEG files hardly change."""
     random = np.random.default_rng(0)
     coarse = random.uniform(0, 255, (count, 4, 4, channels))
     return tf.saturate_cast(tf.image.resize(coarse, (height, width)), tf.uint8).numpy()

@@ -1,4 +1,4 @@
-"""What a traced model must have in common with the one it was traced from."""
+"""Checks that a traced model is equal to the model it was traced from."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ class Block(layers.Layer):
 
 
 def names(model):
-    """The names of a model's layers, in its own order."""
+    """Returns the names of a model's layers, in its own order."""
     return [layer.name for layer in model.layers]
 
 
@@ -69,7 +69,7 @@ def assert_same_variables(model, traced):
         new = {id(v): v for v in getattr(traced, kind)}
         assert len(new) == len(getattr(traced, kind))
         assert not new.keys() - old.keys(), kind
-        # A dropout that is never called has a seed, which nobody misses.
+        # The seed of a dropout that is never called may be missing.
         missing = [v.name for key, v in old.items() if key not in new]
         assert set(missing) <= {"seed_generator_state"}, kind
 
@@ -84,7 +84,7 @@ def assert_same_outputs(one, two, x):
 
 
 def assert_same_training(model, traced, x, rounding=0.0, run_eagerly=True):
-    """One step of `fit` does the same to all variables, by default bit by bit."""
+    """Asserts that a step of `fit` changes all variables alike, by default exactly."""
     before = [np.array(v) for v in model.variables]
     results = []
     for each in (model, traced):

@@ -1,4 +1,4 @@
-"""Wrapped networks that train in no time, and what tests do with them."""
+"""Small wrapped networks, and functions that train them."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ CE = "sparse_categorical_crossentropy"
 EAGER = {"run_eagerly": True, "jit_compile": False}
 GRAPH = {"run_eagerly": False, "jit_compile": False}
 JIT = {"run_eagerly": False, "jit_compile": True}
-# So weak that a compactor whose rows are all masked stays the identity to the bit.
+# So small that a compactor whose rows are all masked stays exactly the identity.
 NOTHING = 1e-30
 
 
@@ -61,7 +61,7 @@ def values(variables):
 
 
 def fit(model, *args, **kwargs):
-    """As `fit`, also without a selection of channels."""
+    """Calls Keras's own `fit`, which needs no selection of channels."""
     return keras.Model.fit(model, *args, shuffle=False, verbose=0, **kwargs)
 
 
@@ -91,7 +91,7 @@ def following(optimizer, momentum=0, **arguments):
 
 
 def shrinkage(pruner, steps=1):
-    """By how much a step shortens masked rows; without momentum rate * strength."""
+    """Returns by how much steps shorten masked rows: rate * strength each."""
     compactor = pruner.compactors[0]
     ways = []
     for _ in range(steps):
@@ -147,7 +147,7 @@ def masked(pruner):
 
 
 class Watch(keras.callbacks.Callback):
-    """Notes after each batch the step, the limit and the number of masked rows."""
+    """Records after each batch the step, the limit and the number of masked rows."""
 
     def __init__(self):
         super().__init__()
@@ -179,7 +179,7 @@ def toy_model():
 
 
 def no_objective(y_true, y_pred):
-    """A loss without gradients: what is left is the Lasso."""
+    """Returns a loss without gradients, so that only the Lasso acts."""
     return 0.0 * keras.ops.sum(y_pred, axis=-1)
 
 

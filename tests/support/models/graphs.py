@@ -9,14 +9,14 @@ from support.checks import forget_at_random, randomise
 
 
 def forgetful(model, targets="all", kind="matrix", seed=0):
-    """A pruner of a randomised model about half of whose rows are zero."""
+    """Returns a pruner of a randomised model; about half of its rows are zero."""
     pruner = resrep_tf.wrap(randomise(model, seed), targets, kind)
     forget_at_random(pruner, np.random.default_rng(seed))
     return pruner
 
 
 def chain(**options):
-    """Two convolutions with BatchNorms, and a head; `options` are the BatchNorms'."""
+    """Builds two convolutions with BatchNorms, made with `options`, and a head."""
     inputs = keras.Input((8, 8, 3))
     x = L.Conv2D(6, 3, use_bias=False, name="conv1")(inputs)
     x = L.ReLU()(L.BatchNormalization(name="bn1", **options)(x))
@@ -66,7 +66,7 @@ def depthwise():
 
 
 def shared():
-    """A layer and its BatchNorm at three places."""
+    """Builds a model that calls a layer and its BatchNorm at three places."""
     inputs = keras.Input((8, 8, 3))
     conv, norm = L.Conv2D(5, 3, padding="same"), L.BatchNormalization()
     x = y = L.Conv2D(5, 3, padding="same")(inputs)
@@ -77,7 +77,7 @@ def shared():
 
 
 def nested():
-    """A nested model, called twice, and a Sequential, with names met before."""
+    """Builds a nested model, called twice, and a Sequential, with repeated names."""
     inner_inputs = keras.Input((8, 8, 4))
     x = L.Conv2D(6, 3, padding="same", name="conv", use_bias=False)(inner_inputs)
     x = L.ReLU()(L.BatchNormalization(name="bn")(x))

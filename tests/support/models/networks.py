@@ -52,7 +52,7 @@ def _application(name: str, family: str, size: int, smallest: int = 32) -> Netwo
 
 
 def _hub(name: str, kind: str, task: str, arguments: dict[str, Any]) -> Network:
-    """A network of keras-hub, made from its constructors."""
+    """Returns a network of keras-hub, made from its constructors."""
 
     def make(extent: int) -> keras.Model:
         from keras_hub import models

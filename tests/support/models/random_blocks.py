@@ -1,4 +1,4 @@
-"""Subclassed blocks for random graphs: what their `call` does has to be drawn first."""
+"""Subclassed blocks for random graphs, which have to be traced first."""
 
 import keras
 import tensorflow as tf
@@ -121,7 +121,7 @@ class Stage(keras.Model):
 
 
 class Undrawable(L.Layer):
-    """Calls TensorFlow itself, which no graph of Keras can show."""
+    """Calls TensorFlow itself, which cannot be traced."""
 
     def call(self, x):
         return tf.nn.relu(x)
@@ -140,7 +140,7 @@ class Around(keras.Model):
 
 
 def traced(model):
-    """A subclassed model around a Functional one, drawn as a graph."""
+    """Traces a subclassed model around a Functional one."""
     shapes = [tensor.shape[1:] for tensor in model.net.inputs]
     return trace(model, shapes if len(shapes) > 1 else shapes[0])
 

@@ -115,7 +115,7 @@ class RandomModel:
         return L.Conv2DTranspose(self.width(), self.pick([1, 2]), padding="same")(x)
 
     def residual(self, x):
-        """x + f(x), with or without a projection, joined in one of many ways."""
+        """Makes x + f(x), with or without a projection, joined in one of many ways."""
         width = x.shape[-1]
         y = self.conv_bn(x)
         y = L.Conv2D(width, 3, padding="same")(y)
@@ -217,7 +217,7 @@ class RandomModel:
         )()
 
     def grouped(self, x):
-        """A grouped convolution, sometimes with one channel in each group."""
+        """Calls a grouped convolution, sometimes with one channel in each group."""
         groups = self.pick([2, 3, 4])
         x = self.pick([self.conv, self.conv_bn])(x, groups * self.pick([1, 2, 3]))
         y = L.Conv2D(
@@ -243,7 +243,7 @@ class RandomModel:
         return L.Add()([x, y]) if self.flag(0.7) else L.Multiply()([x, y])
 
     def widened(self, x):
-        """A shortcut with zeros for the channels that it lacks."""
+        """Adds a shortcut with zeros for the channels that it lacks."""
         x = self.conv_bn(x)
         before, after = self.pick([(0, 2), (1, 1), (2, 1)])
         y = self.conv_bn(x, x.shape[-1] + before + after)
@@ -285,7 +285,7 @@ class RandomModel:
         return L.Concatenate()([first, second])
 
     def shared(self, x):
-        """One convolution, and perhaps its BatchNorm, called at two places."""
+        """Calls one convolution, and possibly its BatchNorm, at two places."""
         width = x.shape[-1]
         conv = L.Conv2D(width, 3, padding="same", activation=self.pick(ACTIVATIONS))
         norm = L.BatchNormalization() if self.flag() else L.Identity()
@@ -294,14 +294,14 @@ class RandomModel:
         return L.Add()([x, y]) if self.flag() else y
 
     def siamese(self, x):
-        """One convolution on two tensors of different layers, then compared."""
+        """Calls one convolution on tensors of two layers, and compares the results."""
         width = self.width()
         conv = L.Conv2D(self.width(), 3, padding="same", activation="relu")
         left, right = (conv(self.conv_bn(x, width)) for _ in range(2))
         return self.pick([L.Subtract(), L.Multiply(), L.Concatenate()])([left, right])
 
     def skip(self, x):
-        """Down and up again, beside a skip connection, as in a U-Net."""
+        """Goes down and up again, beside a skip connection, as in a U-Net."""
         height, width = x.shape[1:3]
         y = self.conv_bn(L.MaxPooling2D(2, padding="same")(x))
         if self.flag():
@@ -311,7 +311,7 @@ class RandomModel:
         return L.Concatenate()([x, y[:, :height, :width]])
 
     def pyramid(self, x):
-        """Two levels of features in one stream, each with the same head as output."""
+        """Makes two levels of features in one stream, with the same head as outputs."""
         height, width = x.shape[1:3]
         channels, head = self.width(), L.Conv2D(2, 3, padding="same")
         coarse = self.conv_bn(L.MaxPooling2D(2, padding="same")(x))
@@ -322,7 +322,7 @@ class RandomModel:
         return fine
 
     def nested_model(self, x):
-        """A nested Functional or Sequential model, sometimes called twice."""
+        """Calls a nested Functional or Sequential model, sometimes twice."""
         width = x.shape[-1]
         shape = x.shape[1:]
         if self.flag():
@@ -343,7 +343,7 @@ class RandomModel:
         return inner(y) if self.flag(0.4) else y
 
     def subclassed(self, x):
-        """A layer or model of a class of its own, sometimes one that stays closed."""
+        """Calls a custom layer or a subclassed model, sometimes an opaque one."""
         width = self.pick([self.width(), x.shape[-1]])
         if x.sparse:  # To Keras, that is what a tensor times an array makes.
             x = self.conv(x)

@@ -1,4 +1,4 @@
-"""Small graphs whose channels live and die together in ways of their own."""
+"""Small graphs with channels that can only be removed together, in several ways."""
 
 import keras
 from keras import layers as L
@@ -15,7 +15,7 @@ def closed(inputs, x, classes=3):
 
 
 def grouped():
-    """1x1, grouped 3x3, 1x1 and a shortcut, twice; padded and with BatchNorms."""
+    """Builds 1x1, grouped 3x3, 1x1 and a shortcut, twice; padded, with BatchNorms."""
     inputs = keras.Input((6, 6, 3))
     x = L.ReLU()(conv_bn(inputs, 8))
     for _ in range(2):
@@ -26,7 +26,7 @@ def grouped():
 
 
 def grouped_stream():
-    """A stream that dense and grouped convolutions write, and one that reads it."""
+    """Builds a stream that dense and grouped convolutions write, and one reads."""
     inputs = keras.Input((6, 6, 3))
     x = conv_bn(inputs, 24)
     x = L.ReLU()(L.Add()([x, conv_bn(x, 24, groups=4)]))
@@ -35,7 +35,7 @@ def grouped_stream():
 
 
 def grouped_behind_constants():
-    """What is pruned is another constant in every group of the reader."""
+    """Builds a graph whose pruned channel is another constant in each group."""
     inputs = keras.Input((6, 6, 3))
     x = L.DepthwiseConv2D(3)(conv_bn(inputs, 12))
     x = L.Activation("sigmoid")(L.BatchNormalization()(x))
@@ -44,7 +44,7 @@ def grouped_behind_constants():
 
 
 def side_by_side():
-    """Two layers side by side, added to what a third one makes."""
+    """Builds two layers side by side, added to the output of a third one."""
     inputs = keras.Input((6, 6, 3))
     x = conv_bn(inputs, 6)
     y = L.Concatenate()([conv_bn(x, 4), conv_bn(x, 3, 1)])
@@ -53,7 +53,7 @@ def side_by_side():
 
 
 def ghost():
-    """Half of the channels are made of the other half, beside a shortcut."""
+    """Builds channels whose half is made of the other half, beside a shortcut."""
     inputs = keras.Input((6, 6, 3))
     x = conv_bn(inputs, 6)
     for width in (4, 3):
@@ -64,7 +64,7 @@ def ghost():
 
 
 def padded_shortcuts():
-    """A network for CIFAR whose shortcuts lack channels and have zeros there."""
+    """Builds a network for CIFAR with zeros for the channels that shortcuts lack."""
     inputs = keras.Input((6, 6, 3))
     x = L.ReLU()(conv_bn(inputs, 4))
     for width in (4, 6, 8):
@@ -78,7 +78,7 @@ def padded_shortcuts():
 
 
 def zeros_beside():
-    """A shortcut with as many zeros beside it."""
+    """Builds a shortcut with as many zeros beside it."""
     inputs = keras.Input((6, 6, 3))
     x = conv_bn(inputs, 4)
     y = conv_bn(x, 8)
@@ -87,7 +87,7 @@ def zeros_beside():
 
 
 def split_and_added():
-    """Part of a layer's channels is a stream of its own (CSP, C2f)."""
+    """Builds a stream of a part of a layer's channels (CSP, C2f)."""
     inputs = keras.Input((6, 6, 3))
     left, right = ops.split(L.ReLU()(conv_bn(inputs, 10)), [4], axis=-1)
     parts = [left, right]

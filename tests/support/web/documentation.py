@@ -1,4 +1,4 @@
-"""What examples in docstrings and on pages may take for granted, in a small form."""
+"""The names that examples in docstrings and on pages use, with small values."""
 
 from pathlib import Path
 

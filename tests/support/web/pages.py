@@ -64,7 +64,7 @@ def blocks(page: str, *languages: str) -> list[Block]:
 
 
 def mentioned(pattern: str) -> dict[str, set[str]]:
-    """Returns what of a pattern stands in code within lines, and on which pages."""
+    """Returns the matches of a pattern in inline code, each with its pages."""
     found: dict[str, set[str]] = {}
     for page in pages():
         text = (ROOT / page).read_text(encoding="utf-8")
