@@ -1,4 +1,4 @@
-"""Hooks of MkDocs (`mkdocs.yml`): pages whose text stands elsewhere in the project."""
+"""Hooks of MkDocs (`mkdocs.yml`) for pages whose text is elsewhere in the project."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_) -> str:
-    """Lets links between files of the project lead to pages of the site."""
+    """Replaces links to files of the project by links to pages of the site."""
     for name, source in PAGES.items():
         markdown = re.sub(rf"\]\((\.\./)?{re.escape(source)}\b", f"]({name}", markdown)
     return markdown.replace("](docs/", "](").replace("](tutorial.py)", "](tutorial.md)")

@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 760, 300
 LEFT, BAR, RIGHT, PLOT, GROUND = 24, 216, 290, 446, 240
 TALL = 150
 
-# With a background of its own it can be read in light and dark, whatever the page does.
+# With a background of its own, it is readable on light and on dark pages.
 STYLE = """
   text { font: 13px -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; }
   .page { fill: #ffffff } .ink { fill: #1f2328 } .soft { fill: #59636e }
@@ -34,7 +34,7 @@ STYLE = """
 
 
 def numbers(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is shown of a run's `report.json`."""
+    """Returns those numbers of a run's `report.json` that the documentation shows."""
     shown = ("flops", "params", "bytes", "accuracy", "top5_accuracy")
     return {
         "arch": report["arch"],

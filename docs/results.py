@@ -1,12 +1,12 @@
 """Makes the table of `docs/results.md` from the folders of finished runs.
 
-From the project's root, with the runs' images at hand, to take runs in:
+To add runs, from the project's root, with the runs' images in a folder:
 
     python docs/results.py --data_dir=~/tensorflow_datasets runs/NAME ...
 
 For each run it writes `docs/results/NAME.json`, the numbers that the page shows, and
-`docs/results/NAME.keras`, the pruned network, whose accuracy anybody can check. Then,
-and without arguments, it writes the table and the figures anew.
+`docs/results/NAME.keras`, the pruned network, whose accuracy anybody can check. Then it
+writes the table and the figures again. Without arguments it does only that.
 """
 
 import argparse
@@ -27,11 +27,11 @@ CURVE = ("phase", "epoch", "val_accuracy", "flops_removed", "forgotten")
 Run = dict[str, Any]
 
 
-# === Taking runs in ===
+# === Adding runs ===
 
 
 def numbers(folder: Path, halves: Mapping[str, Sequence[float]]) -> Run:
-    """Returns what is shown of a run.
+    """Returns the numbers of a run that the page shows.
 
     Args:
         folder: The run's folder.
@@ -110,7 +110,7 @@ def take_in(folders: Sequence[Path], data_dir: str | None) -> None:
 
 
 def load() -> dict[str, Run]:
-    """Returns the runs that were taken in, by name."""
+    """Returns the runs that were added, by name."""
     return {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted(FOLDER.glob("*.json"))
@@ -155,7 +155,7 @@ def _change(share: float, digits: int) -> str:
 
 
 def page_with(table: str, page: str) -> str:
-    """Returns the page with another table between the two marks."""
+    """Returns the page with a new table between the two marks."""
     start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     return f"{page[:start]}\n\n{table}\n{page[end:]}"
 

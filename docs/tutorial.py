@@ -15,8 +15,8 @@
 #
 # ## What to set
 #
-# Epochs of training before pruning, and of pruning. Twenty for pruning is a beginning:
-# more of them keep more of the accuracy.
+# Set the epochs of training before pruning, and those of pruning. Twenty epochs of
+# pruning are a start: more of them keep more of the accuracy.
 
 # %%
 from pathlib import Path
@@ -29,7 +29,7 @@ import resrep_tf
 # %% tags=["parameters"]
 folder = Path("images")
 network = keras.applications.MobileNet
-weights = "imagenet"  # None begins at random, and downloads nothing.
+weights = "imagenet"  # None: random weights, and no download.
 size = (160, 160)
 batch_size = 32
 head_epochs, base_epochs, pruning_epochs = 5, 10, 20
@@ -38,8 +38,8 @@ flops_target = 0.5  # The part to remove.
 # %% [markdown]
 # ## The data
 #
-# Pixels stay between 0 and 255; the model brings them to what the network was trained
-# on.
+# Pixels stay between 0 and 255; the model brings them to the scale that the network was
+# trained on.
 
 # %%
 options = {"image_size": size, "batch_size": batch_size}
@@ -50,10 +50,11 @@ classes = train.class_names
 # %% [markdown]
 # ## Transfer learning
 #
-# As usual with Keras: a new head first, on a frozen network; then everything, at a low
-# learning rate. With `training=False` the BatchNorms keep the statistics that came with
-# the weights: on few images new ones would lag behind. MobileNet takes pixels from -1
-# to 1; other networks take others (see their `preprocess_input`).
+# This is as usual with Keras: first a new head is trained on a frozen network, then
+# everything at a low learning rate. With `training=False`, the BatchNorms keep the
+# statistics that came with the weights, since a few images are not enough for new ones.
+# MobileNet takes pixels from -1 to 1; other networks take others (see their
+# `preprocess_input`).
 
 # %%
 base = network(
@@ -81,8 +82,9 @@ train_for(base_epochs, 0.01)
 # %% [markdown]
 # ## What can go?
 #
-# Every layer with its width, and the reason where one cannot be pruned. The last lines
-# say how much of the FLOPs could go at most; stay well below.
+# This prints every layer with its width, and the reason if it cannot be pruned. The
+# last lines say how much of the FLOPs can be removed at most; choose a target well
+# below.
 
 # %%
 print(resrep_tf.explain(model))
@@ -90,7 +92,7 @@ print(resrep_tf.explain(model))
 # %% [markdown]
 # ## Pruning
 #
-# The model is compiled as for finetuning, and pruned in one call. It prints what became
+# The model is compiled as for finetuning, and pruned in one call. It prints the change
 # of every layer, and the accuracy before and after. The plan says when the target was
 # reached, and when the last channel was forgotten. If the accuracy has fallen too far,
 # see [what to do](how_to.md#accuracy-fell).
@@ -109,14 +111,14 @@ slim.save("slim.keras")
 # ## To a device
 #
 # For `int8`, the ranges of all activations are measured on training images. The file is
-# read again and compared with the model; the report says how near it comes.
+# loaded again and compared with the model; the report has the differences.
 
 # %%
 exported = resrep_tf.export(slim, "slim.tflite", "int8", calibration=train)
 print(exported)
 
 # %% [markdown]
-# What counts is its accuracy, on images that it has not seen:
+# The important number is its accuracy on images that it has not seen:
 
 # %%
 predict = resrep_tf.export.load("slim.tflite")
@@ -132,8 +134,8 @@ for name, value in accuracy.items():
 # %% [markdown]
 # ## What to expect
 #
-# Measured once, small: a network of six convolutions that had learnt the digits 0 to 4
-# was taken over to the digits 5 to 9, in images of 16 pixels, with the settings above.
-# On 146 held-out images it had 97.95 % when trained, when pruned to half of the FLOPs,
-# and as int8; all of it took 77 seconds of CPU time. A run with published weights has
-# not been measured yet.
+# Measured once, on a small scale: a network of six convolutions that had learnt the
+# digits 0 to 4 was trained on the digits 5 to 9, in images of 16 pixels, with the
+# settings above. On 146 held-out images its accuracy was 97.95 % after training, after
+# pruning to half of the FLOPs, and as int8; all of it took 77 seconds of CPU time. A
+# run with published weights has not been measured yet.
