@@ -69,7 +69,7 @@ def export(
         integer: The dtype of an int8 file's input and output, `"int8"` or `"uint8"`.
         allow_float: Whether an int8 file may use float32 for operations that TensorFlow
             Lite does not have in integers. Otherwise these are an error.
-        allow_tensorflow: Whether a TensorFlow Lite file may use operations of TensorFlow,
+        allow_tensorflow: Whether a TensorFlow Lite file may use TensorFlow operations,
             with the Flex delegate on the device (`verify=False` if it lacks here).
         calibration_examples: How many calibration inputs to use at most.
 
