@@ -46,9 +46,9 @@ class ChannelSelection(keras.callbacks.Callback):
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
         epsilon: Below this norm a row counts as forgotten.
-        schedule: `"auto"` uses these constants if they fit the run. If they do not, it
-            changes them, including the Lasso's strength on masked rows (see
-            `resrep_tf.plan`). It also raises that strength for rows that have grown.
+        schedule: `"auto"` uses these constants if all masked rows are forgotten after a
+            quarter of the run. If not, it changes them, including the Lasso's strength
+            on masked rows (see `resrep_tf.plan`). It also raises that strength for rows that have grown.
             At the last planned selection it masks all rows that are still needed to
             meet the targets. Then it stops selecting, since rows that are masked later
             would not be forgotten in time. `"paper"` uses the constants unchanged and

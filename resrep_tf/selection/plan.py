@@ -193,8 +193,9 @@ def make_plan(
             interpolated in between.
         flops_target: Fraction of the FLOPs to remove, None if that is not asked for.
         schedule: The constants. Kind `"paper"` uses them unchanged, and so does
-            `"auto"` if they fit the run. Otherwise warm-up, interval, step and masked
-            strength are derived from the run; given values that fit are kept.
+            `"auto"` if all rows are forgotten in the first quarter of the run.
+            Otherwise warm-up, interval, step and masked strength are derived from the
+            run; given values that fit are kept.
         row_norm: Largest norm that a row may have when it is masked. Compactors start
             as the identity, whose rows have norm 1.
         params_target: Fraction of the parameters to remove.
@@ -222,16 +223,10 @@ def make_plan(
         rates=rates_of_steps(learning_rate, int(total_steps)),
         targets=targets,
     )
-    plan = _predict(task, schedule)
-    if plan.fits and not schedule.informed:
-        return plan
-    derived = _derive(task, schedule)
-    if schedule.fits_run:
-        plan = derived
+    plan = (_fit if schedule.fits_run else _predict)(task, schedule)
     if plan.fits:
         return plan
-    remedy = _remedy(derived, task, schedule)
-    return dataclasses.replace(plan, advice=f"{plan.advice} {remedy}")
+    return dataclasses.replace(plan, advice=f"{plan.advice} {_remedy(task, schedule)}")
 
 
 # === Prediction ===
@@ -281,6 +276,23 @@ def _predict(task: _Task, schedule: Schedule) -> Plan:
 # === Derivation ===
 
 
+def _fit(task: _Task, schedule: Schedule) -> Plan:
+    """Predicts the run with the constants as they are if they suit it, or derived.
+
+    They suit it if they forget all rows as early as derived ones would: constants
+    that are done just before the end leave nothing of the run to make up for what was
+    removed, and a longer run would be worse than a shorter one with derived constants.
+    Rows that are not snapped come to rest late whatever the constants; the milder
+    these are, the sooner.
+    """
+    if not schedule.informed:
+        plan = _predict(task, schedule)
+        soonest = _milestones(schedule.kind).forgotten[0] * task.total_steps
+        if plan.fits and (not plan.snap or plan.forgotten_at <= soonest):
+            return plan
+    return _derive(task, schedule)
+
+
 def _derive(task: _Task, schedule: Schedule) -> Plan:
     """Predicts the run with derived constants, which fit if any do."""
     rows, total = task.rows, task.total_steps
@@ -323,15 +335,12 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     return interval, math.ceil(rows / (window // interval + 1))
 
 
-def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:
+def _remedy(task: _Task, schedule: Schedule) -> str:
     """Returns a text with constants that fit: without snapping, or else with it."""
-    start = "These constants fit"
+    start, derived = "These constants fit", _derive(task, schedule)
     if not derived.fits and not derived.snap:
         start = "No constants fit without snapping; with `snap=True` these do"
-        snapping = dataclasses.replace(schedule, snap=True)
-        derived = _predict(task, snapping)
-        if not derived.fits:
-            derived = _derive(task, snapping)
+        derived = _fit(task, dataclasses.replace(schedule, snap=True))
     if not derived.fits:
         return "No constants fit: train for longer or at a higher learning rate."
     return (

@@ -20,9 +20,10 @@ class Schedule:
     these two, a run of any length forgets all rows that it masks.
 
     Attributes:
-        kind: `"auto"` changes the constants if they cannot finish within the run.
-            `"paper"` uses them unchanged. `"informed"` chooses channels by gradients,
-            and forgets them in the first part of the run.
+        kind: `"auto"` changes the constants if they do not forget all masked rows
+            within a quarter of the run. `"paper"` uses them unchanged. `"informed"`
+            chooses channels by gradients, and forgets them in the first part of the
+            run.
         warmup_epochs: Epochs before the first selection.
         warmup_steps: The same in optimizer steps; it overrides `warmup_epochs`.
         interval: Optimizer steps between two selections.

@@ -114,8 +114,9 @@ class Settings:
     schedule: str = flag(
         _PAPER.kind,
         "paper uses the constants of this group unchanged; auto changes them if they "
-        "cannot finish within the run; informed is like auto, but selects channels by "
-        "gradients instead of norms, and forgets them early in the run.",
+        "do not forget all masked channels within a quarter of the run; informed is "
+        "like auto, but selects channels by gradients instead of norms, and forgets "
+        "them early in the run.",
         group="Selection and forgetting",
         choices=SCHEDULES,
         mark=RESREP,

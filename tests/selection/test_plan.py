@@ -4,104 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from resrep_tf.selection import plan as planning
-from resrep_tf.selection.schedule import Schedule
-
-
-def make_plan(*task, row_norm=1.0, schedule="paper", snap=False, **constants):
-    """Plans with the paper's constants but for those given."""
-    chosen = Schedule(kind=schedule, snap=snap, **constants)
-    return planning.make_plan(*task, chosen, row_norm)
-
-
-def cosine(steps, peak=0.01):
-    return peak * 0.5 * (1 + np.cos(np.pi * np.arange(steps) / steps))
-
-
-SCHEDULES = {
-    "constant": np.full(4000, 0.01),
-    "cosine": cosine(6000),
-    "long cosine": cosine(12000),
-    "linear": np.linspace(0.01, 0, 6001)[:-1],
-    "warm-up and cosine": np.append(np.linspace(0, 0.01, 500), cosine(6000)),
-    "staircase": np.repeat(0.01 * 0.3 ** np.arange(6), 1200),
-    "down to nothing": np.append(cosine(6000), np.zeros(100)),
-}
-
-
-def forget(rates, strength, momentum, snap, epsilon, rows, velocities=0.0):
-    """Trains masked rows as Keras's SGD does, and nothing else.
-
-    Returns:
-        For each row the number of steps until its norm stays below epsilon; the
-        number of steps plus one if that does not happen.
-    """
-    rows = np.array(rows)
-    velocities = np.zeros_like(rows) + velocities
-    last_large = np.zeros(len(rows), int)
-    for taken, rate in enumerate(rates, start=1):
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        lasso = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
-        velocities = momentum * velocities - rate * strength * lasso
-        rows = rows + velocities
-        norms = np.linalg.norm(rows, axis=1)
-        if snap:
-            close = norms < rate * strength / (1 - momentum)
-            rows[close] = velocities[close] = norms[close] = 0
-            if not norms.any():
-                break
-        last_large[norms >= epsilon] = taken
-    return last_large + 1
-
-
-def rows_of_norm(norms, dimensions, rng):
-    directions = rng.normal(size=(len(norms), dimensions))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return directions * np.asarray(norms)[:, None]
-
-
-def plan_one_selection(rates, strength, momentum, snap):
-    """Plans a run in which a single row is masked at the very beginning."""
-    return make_plan(
-        1,
-        len(rates),
-        rates,
-        0.5,
-        warmup_steps=0,
-        masked_strength=strength,
-        momentum=momentum,
-        snap=snap,
-    )
-
-
-@pytest.mark.parametrize(
-    ("momentum", "dimensions"), [(0.0, 8), (0.9, 8), (0.99, 8), (0.99, 1)]
-)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_snapped_rows_vanish_when_predicted(name, dimensions, momentum):
-    rates = SCHEDULES[name]
-    rng = np.random.default_rng(0)
-    for share in (0.2, 0.5):  # Of the run, spent on sinking.
-        strength = (1 - momentum) / rates[: int(share * len(rates))].sum()
-        predicted = plan_one_selection(rates, strength, momentum, True).forgotten_at
-        rows = rows_of_norm([1.0, 1.0, 1.0], dimensions, rng)
-        simulated = forget(rates, strength, momentum, True, 1e-12, rows)
-        assert abs(simulated - predicted).max() <= 1
-
-
-@pytest.mark.parametrize("norm", [0.05, 5.0, 40.0])
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_rows_of_any_norm_vanish_when_predicted(name, norm):
-    rates = SCHEDULES[name]
-    rng = np.random.default_rng(0)
-    strength = norm * 0.1 / rates[: int(0.4 * len(rates))].sum()
-    arguments = (1, len(rates), rates, 0.5)
-    constants = {"warmup_steps": 0, "masked_strength": strength, "momentum": 0.9}
-    plan = make_plan(*arguments, snap=True, row_norm=norm, **constants)
-    rows = rows_of_norm([norm, norm / 2], 8, rng)
-    simulated = forget(rates, strength, 0.9, True, 1e-12, rows)
-    assert plan.fits and plan.row_norm == norm
-    assert abs(simulated[0] - plan.forgotten_at) <= 1 and simulated[1] < simulated[0]
+from tests.support.forgetting import cosine, forget, make_plan
 
 
 @pytest.mark.parametrize("snap", [False, True])
@@ -116,78 +19,19 @@ def test_the_derived_strength_grows_with_the_norm(snap):
     assert none.fits and none.forgotten_at == none.target_reached_at
 
 
-@pytest.mark.parametrize(
-    ("momentum", "dimensions"), [(0.0, 1), (0.9, 1), (0.99, 1), (0.99, 4)]
-)
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_swinging_rows_settle_no_later_than_predicted(name, dimensions, momentum):
-    # Where a row locks into its cycle is chance, so the prediction must hold for the
-    # slowest of many.
-    rates = SCHEDULES[name]
-    rng = np.random.default_rng(0)
-    strength = (1 - momentum) / rates[: len(rates) // 4].sum()
-    plan = plan_one_selection(rates, strength, momentum, False)
-    rows = rows_of_norm(rng.uniform(0.9, 1, 200), dimensions, rng)
-    simulated = forget(rates, strength, momentum, False, 1e-5, rows).max()
-    if plan.forgotten_at is None:
-        assert simulated > 0.99 * len(rates)
-    else:
-        # Neither too early nor over-cautious; on stairs, one of the six at most.
-        slack = len(rates) * (0.17 if name == "staircase" else 0.1)
-        assert simulated <= plan.forgotten_at <= simulated + slack
-
-
-def test_a_constant_rate_settles_only_under_a_mild_pull():
-    rates = np.full(4000, 0.01)
-    rows = np.linspace(0.9, 1, 100)[:, None]
-    strong = plan_one_selection(rates, 1e-3, 0.9, False)
-    assert strong.forgotten_at is None
-    assert forget(rates, 1e-3, 0.9, False, 1e-5, rows).max() > 3990
-    # The same pull is harmless if "forgotten" is meant less strictly.
-    plan = make_plan(
-        *(1, 4000, 0.01, 0.5),
-        warmup_steps=0,
-        masked_strength=4e-3,
-        momentum=0.9,
-        epsilon=1e-3,
-    )
-    simulated = forget(rates, 4e-3, 0.9, False, 1e-3, rows).max()
-    assert simulated <= plan.forgotten_at <= 1.01 * simulated
-
-
-def test_rows_that_are_masked_while_moving():
-    # Masked rows keep the velocity that the objective gave them. If the way down is
-    # long in terms of 1 / (1 - momentum), it shifts the moment but not the course.
-    rates = cosine(20000)
-    rng = np.random.default_rng(0)
-    strength = 2e-4
-    predicted = plan_one_selection(rates, strength, 0.99, True).forgotten_at
-    rows = rows_of_norm(np.ones(100), 16, rng)
-    velocities = rng.normal(size=rows.shape) * 1e-4
-    simulated = forget(rates, strength, 0.99, True, 1e-12, rows, velocities)
-    assert np.median(simulated) == pytest.approx(predicted, rel=0.01)
-    assert simulated.max() <= 1.05 * predicted
-
-
-def test_closed_form_at_a_constant_rate():
-    # Stride 1e-4 and 100 steps of build-up: 10,000 + 99 steps to zero, and one stride
-    # before zero the row is snapped.
-    plan = plan_one_selection(np.full(20000, 0.01), 1e-4, 0.99, True)
-    assert abs(plan.forgotten_at - 10_098) <= 1
-
-
 @pytest.mark.parametrize("snap", [False, True])
 def test_the_paper_fits_its_own_run(snap):
     steps = 180 * 5005
+    rows = 3242  # Those that the authors' ResNet-50 has lost at 54.5 %.
     plan = make_plan(
-        4000, steps, lambda s: 0.005 * (1 + math.cos(math.pi * s / steps)), 0.545,
+        rows, steps, lambda s: 0.005 * (1 + math.cos(math.pi * s / steps)), 0.545,
         warmup_steps=5 * 5005, snap=snap, schedule="auto",
     )  # fmt: skip
     assert plan.fits
     assert plan.advice == ""
     assert (plan.interval, plan.step, plan.masked_strength) == (200, 4, 1e-4)
-    assert plan.selections == 1000
-    assert plan.target_reached_at == 5 * 5005 + 999 * 200
+    assert plan.selections == 811
+    assert plan.target_reached_at == 5 * 5005 + 810 * 200
     way = plan.forgotten_at - plan.target_reached_at
     if snap:
         # The cosine has lost 14 % of its height by then.
@@ -235,6 +79,22 @@ def test_derived_constants_fit_when_simulated(rows, steps, snap):
     assert forgotten.max() <= plan.forgotten_at <= steps
     if snap:
         assert plan.forgotten_at <= 0.25 * steps
+
+
+@pytest.mark.parametrize("schedule", ["auto", "informed"])
+@pytest.mark.parametrize("rows", [40, 3242])
+def test_a_longer_run_has_longer_to_recover(rows, schedule):
+    """Also where it crosses over from derived constants to the paper's."""
+    given = {"warmup_steps": 5 * 781, "snap": True, "schedule": schedule}
+    strengths, left = [], 0
+    for steps in np.geomspace(500, 2_000_000, 30).round().astype(int).tolist():
+        plan = make_plan(rows, steps, cosine(steps), 0.5, **given)
+        assert plan.fits
+        assert steps - plan.forgotten_at > left
+        left = steps - plan.forgotten_at
+        strengths.append(plan.masked_strength)
+    # Milder, the longer the run; in the end the paper's.
+    assert strengths[0] > 1e-3 and strengths[-1] == 1e-4
 
 
 @pytest.mark.parametrize("momentum", [0.9, 0.99])
@@ -308,7 +168,7 @@ def test_a_run_of_one_step_is_hopeless():
 def test_runs_that_only_snapping_saves():
     # At a constant rate rows never come to rest; the paper's constants are fine
     # otherwise on a run of this length.
-    plan = make_plan(10, 20_000, 0.01, 0.5, warmup_steps=0, schedule="auto")
+    plan = make_plan(10, 50_000, 0.01, 0.5, warmup_steps=0, schedule="auto")
     assert not plan.fits
     assert "with `snap=True` these do: warmup_steps=0, interval=200" in plan.advice
     assert "masked_strength=0.0001." in plan.advice
