@@ -29,7 +29,7 @@ import keras
 
 from resrep_tf.surgery.verify import compare
 from support.checks import TOLERANCE, alive, outputs
-from support.random_graphs import dtype_of, prune
+from support.models.random_graphs import dtype_of, prune
 
 
 def main() -> None:

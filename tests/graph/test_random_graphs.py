@@ -3,8 +3,8 @@
 import pytest
 
 from support.checks import alive, outputs
+from support.models.random_graphs import prune
 from support.models.random_models import BATCH, check_batch
-from support.random_graphs import prune
 
 
 def check(seed):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.support.forgetting import cosine, forget, make_plan, rows_of_norm
+from support.forgetting import cosine, forget, make_plan, rows_of_norm
 
 SCHEDULES = {
     "constant": np.full(4000, 0.01),

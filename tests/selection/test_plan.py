@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.support.forgetting import cosine, forget, make_plan
+from support.forgetting import cosine, forget, make_plan
 
 
 @pytest.mark.parametrize("snap", [False, True])
