@@ -15,6 +15,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
@@ -117,8 +118,35 @@ def load() -> dict[str, Run]:
     }
 
 
+def groups(runs: Mapping[str, Run]) -> dict[str, dict[str, Run]]:
+    """Returns the runs of each network, target and length, by a name for files."""
+    found: dict[str, dict[str, Run]] = {}
+    for name, run in runs.items():
+        flags = run["flags"]
+        target = f"{1000 * float(flags['flops_target']):.0f}"
+        group = f"{run['arch']}_flops{target}_{flags['epochs']}_epochs"
+        found.setdefault(group, {})[name] = run
+    return found
+
+
 def render(runs: Mapping[str, Run]) -> str:
-    """Returns the table of runs, and how to check one, as Markdown."""
+    """Returns the tables and the figures of all runs, as Markdown."""
+    parts = []
+    for group, members in groups(runs).items():
+        run = next(iter(members.values()))
+        flags = run["flags"]
+        parts += [
+            f"### {run['arch']}, {float(flags['flops_target']):.1%} of the FLOPs, "
+            f"{flags['epochs']} epochs\n".replace("%", " %"),
+            _table(members),
+            _means(members),
+            f"![Accuracy on held-out images by epoch](results/{group}.svg)\n",
+        ]
+    return "\n".join(part for part in parts if part)
+
+
+def _table(runs: Mapping[str, Run]) -> str:
+    """Returns a row for each run."""
     lines = [
         "| network | method | epochs | base | trained | pruned | even, odd images "
         "| FLOPs | parameters | latency, 1 and 32 images | CPU hours |",
@@ -128,20 +156,57 @@ def render(runs: Mapping[str, Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, run: Run) -> str:
-    before, after, flags = run["before"], run["after"], run["flags"]
+def _means(runs: Mapping[str, Run]) -> str:
+    """Returns what methods that ran with several seeds come to; empty if none did."""
+    by_method: dict[str, list[Run]] = {}
+    for run in runs.values():
+        by_method.setdefault(_method(run), []).append(run)
+    lines = []
+    for method, members in by_method.items():
+        if len(members) < 2:
+            continue
+        pruned = [run["after"]["accuracy"] for run in members]
+        halves = [mean(half) for half in zip(*map(_halves, members), strict=True)]
+        cells = [
+            method,
+            ", ".join(sorted(run["flags"]["seed"] for run in members)),
+            f"**{mean(pruned):.2%}**",
+            f"{min(pruned):.2%} to {max(pruned):.2%}",
+            ", ".join(f"{half:.2%}" for half in halves),
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("%", " %"))
+    if not lines:
+        return ""
+    head = [
+        "| method | seeds | pruned, mean | range | even, odd images |",
+        "|---|---|---:|---:|---:|",
+    ]
+    return "\n".join(head + lines) + "\n"
+
+
+def _method(run: Run) -> str:
+    flags = run["flags"]
     taught = "" if flags["teacher"] == "none" else ", with a teacher"
     schedule = f" `{flags['schedule']}`" if run["method"] == "resrep" else ""
+    return f"{run['method']}{schedule}{taught}"
+
+
+def _halves(run: Run) -> list[float]:
+    return run["halves"]["after"]
+
+
+def _row(name: str, run: Run) -> str:
+    before, after, flags = run["before"], run["after"], run["flags"]
     hours = run["cpu_seconds"]
     latency = [after["latency"][b] / before["latency"][b] - 1 for b in ("1", "32")]
     cells = [
         f"[{name}](results/{name}.json)",
-        f"{run['method']}{schedule}{taught}, seed {flags['seed']}",
+        f"{_method(run)}, seed {flags['seed']}",
         flags["epochs"],
         f"{before['accuracy']:.2%}",
         f"{run['trained']:.2%}",
         f"**{after['accuracy']:.2%}**",
-        ", ".join(f"{half:.2%}" for half in run["halves"]["after"]),
+        ", ".join(f"{half:.2%}" for half in _halves(run)),
         _change(after["flops"] / before["flops"] - 1, 1),
         _change(after["params"] / before["params"] - 1, 1),
         ", ".join(_change(change, 0) for change in latency),
@@ -161,15 +226,15 @@ def page_with(table: str, page: str) -> str:
 
 
 def draw(runs: Mapping[str, Run]) -> None:
-    """Draws the accuracy by epoch, and the final widths of ResRep."""
+    """Draws the accuracy by epoch for each group, and the final widths of ResRep."""
     from resrep_tf import figures
 
-    curves = {
-        name: [dict(zip(CURVE, row, strict=True)) for row in run["curve"]]
-        for name, run in runs.items()
-    }
-    if curves:
-        _save(figures.curves(curves, ["val_accuracy"]), "curves")
+    for group, members in groups(runs).items():
+        curves = {
+            name: [dict(zip(CURVE, row, strict=True)) for row in run["curve"]]
+            for name, run in members.items()
+        }
+        _save(figures.curves(curves, ["val_accuracy"]), group)
     for name, run in runs.items():
         if run["method"] == "resrep":
             layers = [figures.LayerWidth(*layer) for layer in run["widths"]]
