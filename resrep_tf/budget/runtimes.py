@@ -3,13 +3,14 @@
 import platform
 import re
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from resrep_tf.quiet import quiet
 
 Run = Callable[[], Any]
 # One conversion takes about a second whatever the model's size, so small models are
@@ -73,6 +74,8 @@ class KerasRuntime(SavedModelRuntime):
     def _prepare(self, model: keras.Model, batch_size: int) -> Run:
         values = example(model, batch_size)
         inputs = values[0] if len(values) == 1 else values
+        with quiet():  # TensorFlow warns of functions that are traced for many models.
+            model.predict_on_batch(inputs)
         return lambda: model.predict_on_batch(inputs)
 
 
@@ -109,13 +112,11 @@ class LiteRTRuntime:
         return [self._interpreter(part) for part in split(content, models)]
 
     def _interpreter(self, content: bytes) -> Run:
-        with warnings.catch_warnings():
-            # TensorFlow's own copy of the interpreter announces its successor.
-            warnings.simplefilter("ignore")
+        with quiet():
             interpreter = _interpreter_class()(
                 model_content=content, num_threads=self.threads
             )
-        interpreter.allocate_tensors()
+            interpreter.allocate_tensors()
         rng = np.random.default_rng(0)
         for detail in interpreter.get_input_details():
             value = rng.standard_normal(detail["shape"]).astype(detail["dtype"])
@@ -211,8 +212,8 @@ def convert_together(models: Sequence[keras.Model], batch_size: int) -> bytes:
     function = tf.function(infer, autograph=False).get_concrete_function(*specs)
     # Do not give the models as a second argument: their weights would become variables
     # that nothing initialises, and computing with NaNs and denormals is far slower.
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
-    return converter.convert()
+    with quiet():
+        return tf.lite.TFLiteConverter.from_concrete_functions([function]).convert()
 
 
 def split(content: bytes, models: Sequence[keras.Model]) -> list[bytes]:

@@ -13,10 +13,10 @@ from resrep_tf.export.calibration import fits, inputs_of, random_inputs
 from resrep_tf.export.comparison import check, compared
 from resrep_tf.export.files import atomic, size
 from resrep_tf.export.precision import in_float32, is_float32
-from resrep_tf.export.quiet import quiet
 from resrep_tf.export.reading.loading import load, load_written
 from resrep_tf.export.report import ExportReport
 from resrep_tf.export.writing import WRITERS, Job
+from resrep_tf.quiet import quiet
 
 # Every format and the suffix of its path; a SavedModel is a folder.
 FORMATS = {

@@ -17,7 +17,7 @@ FOLDERS = (
     *("models", "data", "flags", "cli", "evaluate", "train", "study"),
 )
 # Beside the folders, for all of them.
-MODULES = ("lazy", "markup", "version", "__version__")
+MODULES = ("lazy", "markup", "quiet", "version", "__version__")
 # A command is its folder's `command.py` and `__main__.py`; only those see `cli`.
 COMMANDS = ("command.py", "__main__.py")
 

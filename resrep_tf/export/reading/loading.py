@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from resrep_tf.export.calibration import fits, in_batches
 from resrep_tf.export.packages import check_onnx
-from resrep_tf.export.quiet import quiet
 from resrep_tf.export.reading import tflite_file
 from resrep_tf.export.reading.keras_file import UnreadableModel, load_keras
+from resrep_tf.quiet import quiet
 
 _KNOWN = (
     "a .keras, .tflite or .onnx file or the folder of a SavedModel, as "
