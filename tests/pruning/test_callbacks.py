@@ -361,8 +361,10 @@ def train_epochs(
     "budget",
     [
         "flops",
-        "all",
-        *(pytest.param(b, marks=pytest.mark.slow) for b in ("params", "latency")),
+        *(
+            pytest.param(b, marks=pytest.mark.slow)
+            for b in ("params", "latency", "all")
+        ),
     ],
 )
 def test_a_restart_selects_the_same(selecting, compiling, budget, tmp_path):

@@ -16,13 +16,15 @@ AMPLIFYING = ("ResNet", "ResNetV2")
 # Unless it is told otherwise, as `export` does not, it trains one of its BatchNorms: a
 # Resizing in front of that takes itself to be in training, and so does all behind it.
 NEEDS_TO_BE_TOLD = "SpatialPyramidPooling"
-# Networks at their published size that take long. The keras-hub ones of the same
-# families, which are made smaller, are quick.
+# Networks at their published size that take long, and variants of others of their
+# family. The keras-hub ones, which are made smaller, are quick.
 SLOW = (
     *("InceptionResNetV2", "InceptionV3", "NASNetMobile", "Xception", "ConvNeXtTiny"),
     *("ResNet50", "ResNet50V2", "DenseNet121", "EfficientNetV2B0", "VGG16"),
     *("EfficientNetB0", "keras_hub.BASNet", "keras_hub.RetinaNet"),
-    "keras_hub.CSPResNeXt",
+    *("keras_hub.CSPResNeXt", "keras_hub.CSPNet", "keras_hub.HGNetV2"),
+    *("keras_hub.EfficientNetV1", "keras_hub.EfficientNetEdge"),
+    *("keras_hub.ResNetV1", "keras_hub.ResNetVd"),
 )
 QUICK = [name for name in SMALL if name not in SLOW]
 # Exporting the others is left to the slow tests.

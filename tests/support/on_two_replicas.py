@@ -211,4 +211,5 @@ if __name__ == "__main__":
         device, [tf.config.LogicalDeviceConfiguration()] * 2
     )
     STRATEGY = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    globals()[sys.argv[1]]()
+    for name in sys.argv[1:]:
+        globals()[name]()

@@ -65,8 +65,16 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("batches, epochs", [(4, 1), (20, 1), (60, 3)], ids=str)
-@pytest.mark.parametrize("name", OPTIMIZERS)
+def runs():
+    """Every optimizer with every length of a run; some of them are slow tests."""
+    for name in OPTIMIZERS:
+        for batches, epochs in [(4, 1), (20, 1), (60, 3)]:
+            quick = name in ("sgd", "adamw") or batches == 20
+            marks = [] if quick else [pytest.mark.slow]
+            yield pytest.param(name, batches, epochs, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "batches", "epochs"), runs())
 def test_every_run_and_optimizer(name, batches, epochs):
     pruner = resrep_tf.wrap(network())
     pruner.compile(OPTIMIZERS[name](), CE, jit_compile=False)

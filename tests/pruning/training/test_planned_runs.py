@@ -96,6 +96,7 @@ def large_filters():
     return model
 
 
+@pytest.mark.slow
 def test_a_run_that_forgets_large_filters():
     pruner = resrep_tf.wrap(large_filters(), compactor="filters")
     compile_pruner(pruner, SGD(0.02, momentum=0.9), snap=True)
