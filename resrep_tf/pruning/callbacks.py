@@ -46,17 +46,17 @@ class ChannelSelection(keras.callbacks.Callback):
         min_width: The least number of channels that a layer keeps.
         round_to: Makes widths multiples of this, within the same budget.
         epsilon: Below this norm a row counts as forgotten.
-        schedule: `"auto"` uses these constants if all masked rows are forgotten after a
-            quarter of the run. If not, it changes them, including the Lasso's strength
-            on masked rows (see `resrep_tf.plan`). It also raises that strength for rows that have grown.
-            At the last planned selection it masks all rows that are still needed to
-            meet the targets. Then it stops selecting, since rows that are masked later
-            would not be forgotten in time. `"paper"` uses the constants unchanged and
-            warns if they cannot finish within the run. `"informed"` is like `"auto"`,
-            but gradients of recent batches choose the channels: it first masks those
-            on which the loss depends least, relative to their cost. All of them are
-            forgotten after an eighth of the run, and rows that are not masked do not
-            learn.
+        schedule: `"auto"` uses these constants if all masked rows are forgotten after
+            a quarter of the run. If not, it changes them, including the Lasso's
+            strength on masked rows (see `resrep_tf.plan`). It also raises that
+            strength for rows that have grown. At the last planned selection it masks
+            all rows that are still needed to meet the targets. Then it stops
+            selecting, since rows that are masked later would not be forgotten in time.
+            `"paper"` uses the constants unchanged and warns if they cannot finish
+            within the run. `"informed"` is like `"auto"`, but gradients of recent
+            batches choose the channels: it first masks those on which the loss depends
+            least, relative to their cost. All of them are forgotten after an eighth of
+            the run, and rows that are not masked do not learn.
         total_steps: The step at which training ends, counted from the start of the
             run. By default it follows from the arguments of `fit`. Give it if `fit` is
             called with fewer epochs than the whole run has.
