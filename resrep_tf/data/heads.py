@@ -93,12 +93,22 @@ def head_of(model: keras.Model) -> Head:
             "outputs are probabilities or logits of classes. Received: "
             f"{_ending(model)} with {shape[1]} outputs"
         )
-    from_logits = _LOGITS[activation]
-    if shape[1] == 1:
-        return Head("binary", 2, from_logits)
-    return Head(
-        "labels" if activation == "sigmoid" else "classes", shape[1], from_logits
-    )
+    return head_behind(activation, shape[1], max(shape[1], 2))
+
+
+def head_behind(activation: str, outputs: int, classes: int) -> Head:
+    """Returns what outputs behind an activation are; logits if it is another one.
+
+    Args:
+        activation: As `graph.heads.output_activation` names it.
+        outputs: How many outputs there are for each image.
+        classes: How many classes there are.
+    """
+    from_logits = _LOGITS.get(activation, True)
+    if outputs == 1:
+        return Head("binary", classes, from_logits)
+    several = activation == "sigmoid"
+    return Head("labels" if several else "classes", classes, from_logits)
 
 
 def _ending(model: keras.Model) -> str:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from resrep_tf.cli.errors import CommandError, brief
 from resrep_tf.cli.models import architectures
-from resrep_tf.cli.models.architectures import check_shapes, gives_logits
+from resrep_tf.cli.models.architectures import check_fits, check_shapes
 from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.data.detection import near_chance
@@ -132,7 +132,7 @@ def _of_classes(predict: Predict, outputs: tf.Tensor) -> tf.Tensor:
     if model is None:  # A file that does not say whether its outputs are logits.
         logits = bool(tf.reduce_any((outputs < 0) | (outputs > 1)))
     else:
-        logits = gives_logits(model)
+        logits = architectures.head(model, 2).from_logits
     return tf.concat([(0.0 if logits else 1.0) - outputs, outputs], axis=-1)
 
 
@@ -259,5 +259,8 @@ def load_file(path: str) -> Predictor:
 
 def check_file(predict: Predictor, data: Dataset) -> None:
     """Raises if a file does not classify images like those of the data."""
+    if predict.model is not None:
+        check_fits(predict.model, data.input_shape, data.classes, "model")
+        return
     shapes = map(tf.TensorShape, (predict.input_shape, predict.output_shape))
     check_shapes(*shapes, data.input_shape, data.classes, "model")

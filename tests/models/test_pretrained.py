@@ -39,7 +39,10 @@ def build(arch, **arguments):
 
 def test_published_weights_get_a_new_head(published):
     model = build(ARCH, options=SMALL, init_weights="imagenet", weight_decay=1e-4)
-    assert model.output_shape == (None, CLASSES) and architectures.gives_logits(model)
+    assert (
+        model.output_shape == (None, CLASSES)
+        and architectures.head(model, 10).from_logits
+    )
     assert scale_of(model).name == "-1..1"
     images = np.random.default_rng(0).uniform(-1, 1, (2, *SHAPE)).astype("float32")
     kernel, bias = model.get_layer("new_head").get_weights()

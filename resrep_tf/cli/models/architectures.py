@@ -256,6 +256,12 @@ def check_fits(
     tensors = model.inputs[0], model.outputs[0]
     images, outputs = (tf.TensorShape(tensor.shape) for tensor in tensors)
     check_shapes(images, outputs, input_shape, classes, flag)
+    if outputs[-1] == 1 and _activation(model) == "softmax":
+        raise CommandError(
+            f"`--{flag}` must not end with the softmax of a single output, which is 1 "
+            "whatever the image. For two classes, end it with a sigmoid, or with two "
+            "outputs. Received: a model with 1 output behind softmax"
+        )
 
 
 def check_shapes(
@@ -279,11 +285,6 @@ def check_shapes(
         )
 
 
-def gives_logits(model: keras.Model) -> bool:
-    """Returns whether a model's outputs are logits, as opposed to probabilities."""
-    return _activation(model) not in ("softmax", "sigmoid")
-
-
 def _activation(model: keras.Model) -> str | None:
     from resrep_tf.graph.heads import output_activation
 
@@ -292,12 +293,9 @@ def _activation(model: keras.Model) -> str | None:
 
 def head(model: keras.Model, classes: int) -> Head:
     """Returns how to read the outputs of a model, for data of so many classes."""
-    from resrep_tf.data.heads import Head
+    from resrep_tf.data.heads import head_behind
 
-    if model.outputs[0].shape[-1] == 1:
-        return Head("binary", classes, gives_logits(model))
-    several = _activation(model) == "sigmoid"
-    return Head("labels" if several else "classes", classes, gives_logits(model))
+    return head_behind(_activation(model), model.outputs[0].shape[-1], classes)
 
 
 def notes(model: keras.Model) -> list[str]:

@@ -30,7 +30,7 @@ def test_networks_of_the_package_take_options():
     assert "stage2_block0_shortcut_conv" in [layer.name for layer in model.layers]
     penalty = model.get_layer("stem_conv").kernel_regularizer
     assert float(penalty.l2) == pytest.approx(1.5e-4)
-    assert architectures.gives_logits(model)
+    assert architectures.head(model, 10).from_logits
 
 
 def test_networks_of_keras_give_logits_and_are_decayed():
@@ -38,7 +38,7 @@ def test_networks_of_keras_give_logits_and_are_decayed():
         "keras:MobileNet", (32, 32, 3), 7, options={"alpha": 0.25}, weight_decay=1e-4
     )
     assert model.output_shape == (None, 7)
-    assert architectures.gives_logits(model)
+    assert architectures.head(model, 10).from_logits
     decayed = [
         layer.name
         for layer in model.layers
@@ -85,13 +85,13 @@ def test_init_weights_must_be_those_of_the_network(saved):
 
 
 def test_probabilities_are_told_from_logits():
-    assert not architectures.gives_logits(one_convolution(activation="softmax"))
+    assert not architectures.head(one_convolution(activation="softmax"), 10).from_logits
     ends = keras.Sequential([one_convolution(), layers.Softmax()])
     ends.build((None, *SHAPE))
-    assert not architectures.gives_logits(ends)
+    assert not architectures.head(ends, 10).from_logits
     nested = keras.Sequential([one_convolution(activation="softmax", name="inner")])
     nested.build((None, *SHAPE))
-    assert not architectures.gives_logits(nested)
+    assert not architectures.head(nested, 10).from_logits
     loss = evaluation.compile_arguments(one_convolution(activation="softmax"), 10)[
         "loss"
     ]

@@ -122,6 +122,15 @@ def test_one_output_of_one_channel_is_evaluated_as_keras_does(
     assert f"top-1 accuracy {expected:.2%}" in output
 
 
+@pytest.mark.parametrize("command", [pipeline, evaluate])
+def test_the_softmax_of_one_output_is_refused(command, folder, tmp_path):
+    path = tmp_path / "mine.keras"
+    network((SIZE, SIZE, 3), activation="softmax").save(path)
+    flag = "arch" if command is pipeline else "model"
+    with pytest.raises(CommandError, match=f"`--{flag}` must not end with the softmax"):
+        call(command.run, f"--{flag}={path}", f"--dataset=folder:{folder}")
+
+
 def test_images_of_a_folder_get_the_size_that_a_network_was_made_for(folder):
     for arch, size in (("resnet20", 32), ("resnet50", 224)):
         settings, _ = parse([f"--arch={arch}", f"--dataset=folder:{folder}"])
