@@ -10,6 +10,7 @@ import tensorflow as tf
 from resrep_tf.cli import output
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.train import pipeline
+from resrep_tf.train.loop import Loop
 from support import runs
 from support.checks import assert_plain
 from support.runs import call, events, load
@@ -103,3 +104,37 @@ def test_without_shrinking_the_wrapped_model_trains_to_the_end(flags, tmp_path):
     printed = call(pipeline.run, *flags, "--noshrink", f"--output={tmp_path}")
     assert "BatchNorms restored" not in printed
     assert not (tmp_path / output.SHRUNK).exists()
+
+
+FILTERS = ("--noreset", "--compactor=filters", "--compactor_momentum=0.9")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        ["--noshrink"],
+        ["--method=l2"],
+        pytest.param([*FILTERS, "--remove=minimal"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_report_that_is_gone_is_made_without_training(
+    method, flags, tmp_path, monkeypatch
+):
+    short = ["--base_epochs=1", "--epochs=1", "--steps_per_epoch=5"]
+    arguments = [*flags, *method, *short, "--eval_steps=2", f"--output={tmp_path}"]
+    call(pipeline.run, *arguments)
+    report = json.loads((tmp_path / output.REPORT).read_text())
+    metrics = (tmp_path / output.METRICS).read_bytes()
+    weights = load(tmp_path / output.PRUNED).get_weights()
+    (tmp_path / output.REPORT).unlink()
+    monkeypatch.setattr(Loop, "run", lambda *_: pytest.fail("It trains again."))
+    call(pipeline.run, *arguments)
+    again = json.loads((tmp_path / output.REPORT).read_text())
+    for key in ("conversion", "plan", "channels"):
+        assert again[key] == report[key]
+    for key in ("before", "after"):
+        assert again[key]["accuracy"] == report[key]["accuracy"]
+    assert (tmp_path / output.METRICS).read_bytes() == metrics
+    found = load(tmp_path / output.PRUNED).get_weights()
+    for one, two in zip(weights, found, strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -3,6 +3,7 @@
 import keras
 
 from resrep_tf.baselines import criteria
+from resrep_tf.cli import output
 from resrep_tf.cli.errors import blame
 from resrep_tf.evaluate import accuracy
 from resrep_tf.prune.changes import difference
@@ -29,6 +30,7 @@ class OneShot(Method):
                 self._rate(start),
                 self._make,
                 self._plain,
+                file=output.PRUNED,  # The trained network as it is.
             ),
         )
 

@@ -38,17 +38,21 @@ class ResRep(Method):
         settings = self.settings
         epochs, rate = range(settings.epochs), self._rate(settings.learning_rate)
         title = f"Pruning, {settings.epochs} epochs"
-        if not settings.shrink:
-            return (Phase(PRUNE, title, epochs, rate, self._make, self._plain),)
         prune = Phase(
             PRUNE,
-            f"{title}, shrinking when all masked channels are forgotten",
+            title,
             epochs,
             rate,
             self._make,
             self._plain,
             file=output.PRUNER,
             keeps_state=True,
+        )
+        if not settings.shrink:
+            return (prune,)
+        prune = dataclasses.replace(
+            prune,
+            title=f"{title}, shrinking when all masked channels are forgotten",
             over=self._forgotten,
         )
         recover = Phase(
@@ -164,8 +168,6 @@ class ResRep(Method):
         settings = self.settings
         if not isinstance(trained, resrep_tf.ResRepModel):
             return self._finish_shrunk(base, trained, plan)
-        with output.atomic(self.trainer.folder / output.PRUNER) as path:
-            trained.save(path)
         keep = self._keep(trained)
         with warnings.catch_warnings():
             # The note below says the same in the words of the command's flags.
