@@ -18,6 +18,8 @@ from .vgg import vgg16
 
 # The name of the weights that Keras publishes.
 IMAGENET = "imagenet"
+# How the names of files of weights end, which `load_weights` reads.
+WEIGHT_FILES = (".keras", ".weights.h5", ".safetensors")
 # Layers to whose outputs nothing is added.
 _FIRST_CONV = r"^stage\d+_block\d+_conv1$"
 _FIRST_TWO_CONVS = r"^stage\d+_block\d+_conv[12]$"

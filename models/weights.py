@@ -11,7 +11,7 @@ import numpy as np
 
 from resrep_tf.export.reading.keras_file import load_keras
 
-_SUFFIXES = (".keras", ".weights.h5", ".safetensors")
+from .registry import WEIGHT_FILES
 
 # From Keras's name of a variable to PyTorch's name.
 _TORCH_VARIABLES = {
@@ -49,9 +49,9 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
             that does not fit and ignores weights that the model does not have.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.name.endswith(_SUFFIXES):
+    if not path.name.endswith(WEIGHT_FILES):
         raise ValueError(
-            f"`path` must end with one of {_SUFFIXES}. Received: path={str(path)!r}"
+            f"`path` must end with one of {WEIGHT_FILES}. Received: path={str(path)!r}"
         )
     if not path.is_file():
         raise FileNotFoundError(

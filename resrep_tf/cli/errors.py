@@ -23,6 +23,8 @@ def blame(flag: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         message = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.filename is not None:
+            message = f"{error.strerror}. Received: {error.filename!r}"
         if message.startswith(f"`{flag}`"):
             message = message.replace(f"`{flag}`", f"`--{flag}`", 1)
             message = message.replace(f"Received: {flag}=", f"Received: --{flag}=")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from resrep_tf import data
@@ -13,6 +12,7 @@ from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
 from resrep_tf.cli.models import architectures, imports, pixels
 from resrep_tf.export.packages import check_onnx
+from resrep_tf.export.reading.stored import check_stored
 
 USAGE = """
 Measures the accuracy and the latency of a model:
@@ -124,13 +124,10 @@ def _check(settings: Settings) -> None:
 def _check_file(name: str) -> None:
     if name.endswith(".keras"):
         architectures.check_whole("model", name)
-    elif not Path(name).expanduser().exists():
-        raise CommandError(
-            "`--model` must be an existing .keras, .tflite or .onnx file, or the "
-            f"folder of a SavedModel. Received: --model={name}"
-        )
-    elif name.endswith(".onnx"):
-        with blame("model"):
+        return
+    with blame("model"):
+        check_stored(name)
+        if name.endswith(".onnx"):
             check_onnx("Reading ONNX", "onnx", received=f"--model={name}")
 
 

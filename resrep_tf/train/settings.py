@@ -176,6 +176,7 @@ class Settings:
         "Rows of smaller norm count as forgotten.",
         lower=0,
         positive=True,
+        below=1,
         mark=RESREP,
     )
     snap: bool = flag(

@@ -15,6 +15,7 @@ from resrep_tf import models
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.export.reading.keras_file import check_keras, load_keras
 from resrep_tf.lazy import keras, tf
+from resrep_tf.models.registry import WEIGHT_FILES
 
 if TYPE_CHECKING:
     from resrep_tf.data.heads import Head
@@ -60,8 +61,15 @@ def check_file(flag: str, name: str) -> None:
 
 def check_weights(name: str | None) -> None:
     """Raises unless `--init_weights`, if it is given, is an existing file."""
-    if name in (None, models.IMAGENET) or os.path.isfile(_path(name)):
+    if name in (None, models.IMAGENET):
         return
+    if os.path.isfile(_path(name)):
+        if name.endswith(WEIGHT_FILES):
+            return
+        raise CommandError(
+            f"`--init_weights` must end with one of {', '.join(WEIGHT_FILES)}. "
+            f"Received: --init_weights={name}"
+        )
     _check_path(_path(name))
     raise CommandError(
         "`--init_weights` must be an existing file, or imagenet. "

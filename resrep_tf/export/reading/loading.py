@@ -12,12 +12,8 @@ from resrep_tf.export.calibration import fits, in_batches
 from resrep_tf.export.packages import check_onnx
 from resrep_tf.export.reading import tflite_file
 from resrep_tf.export.reading.keras_file import UnreadableModel, load_keras
+from resrep_tf.export.reading.stored import check_stored, is_saved_model
 from resrep_tf.quiet import quiet
-
-_KNOWN = (
-    "a .keras, .tflite or .onnx file or the folder of a SavedModel, as "
-    "`resrep_tf.export` writes them"
-)
 
 
 class Predictor:
@@ -91,16 +87,9 @@ def load(path: str | Path) -> Predictor:
             that names it.
     """
     where = Path(path).expanduser()
-    if not where.exists():
-        raise ValueError(
-            f"`path` must be {_KNOWN}, and must exist. Received: path={str(path)!r}"
-        )
-    if where.is_file() and not where.stat().st_size:
-        raise ValueError(f"`path` is an empty file. Received: path={str(path)!r}")
-    if where.suffix == ".tflite" and where.is_file():
-        content = where.read_bytes()
-        tflite_file.check(content, where)
-        tflite_file.try_out(content, where)
+    check_stored(path)
+    if where.suffix == ".tflite":
+        tflite_file.try_out(where.read_bytes(), where)
     return load_written(where, where)
 
 
@@ -111,12 +100,7 @@ def load_written(path: Path, named: Path) -> Predictor:
         path: Where it is now.
         named: Its name in messages.
     """
-    if path.is_dir() and (path / "saved_model.pb").is_file():
-        reader = _saved_model
-    elif path.is_file() and path.suffix in _READERS:
-        reader = _READERS[path.suffix]
-    else:
-        raise ValueError(f"`path` must be {_KNOWN}. Received: path={str(named)!r}")
+    reader = _saved_model if is_saved_model(path) else _READERS[path.suffix]
     try:
         with quiet():
             return reader(path, named)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -35,6 +36,10 @@ CASES = {
     "train: a word": (TRAIN, ["resnet20"], "Every argument must be a flag"),
     "train: not UTF-8": (TRAIN, ["--arch=\udcff.keras"], "must be UTF-8"),
     "explain: not UTF-8": (EXPLAIN, ["--model=\udcff.keras"], "must be UTF-8"),
+    "train: a folder not UTF-8": (TRAIN, ["--dataset=folder:\udcff"], "must be UTF-8"),
+    "evaluate: not UTF-8": (EVALUATE, ["--model=\udcff"], "must be UTF-8"),
+    "convert: not UTF-8": (CONVERT, ["--pruner=\udcff.keras"], "must be UTF-8"),
+    "study: not UTF-8": (STUDY, ["--output=\udcff"], "must be UTF-8"),
     # === Values ===
     "train: text for a number": (TRAIN, ["--epochs=x"], "invalid literal"),
     "train: not a choice": (TRAIN, ["--method=l3"], "value should be one of"),
@@ -64,6 +69,24 @@ CASES = {
         ["--study=ablation", "--flops_target=3"],
         "between 0 and 1",
     ),
+    "train: text for a target": (TRAIN, ["--flops_target=a"], "could not convert"),
+    "train: target of 0": (TRAIN, ["--flops_target=0"], "between 0 and 1"),
+    "train: epsilon of 1e9": (TRAIN, ["--epsilon=1e9"], "`--epsilon` must be at least"),
+    "convert: epsilon of nan": (CONVERT, ["--epsilon=nan"], "`--epsilon` must be"),
+    "train: text for a strength": (TRAIN, ["--lasso_strength=a"], "could not convert"),
+    "train: strength of nan": (TRAIN, ["--lasso_strength=nan"], "`--lasso_strength`"),
+    "train: strength below 0": (
+        TRAIN,
+        ["--lasso_strength=-1"],
+        "a non-negative number",
+    ),
+    "train: width of 0": (TRAIN, ["--min_width=0"], "a positive integer"),
+    "train: size of 0": (TRAIN, ["--image_size=0"], "a positive integer"),
+    "train: pixels": (TRAIN, ["--pixels=0..2"], "value should be one of"),
+    "train: strategy": (TRAIN, ["--strategy=gpu"], "value should be one of"),
+    "train: seed": (TRAIN, ["--seed=-1"], "is not an integer in the range"),
+    "evaluate: batch": (EVALUATE, ["--batch_size=0"], "a positive integer"),
+    "study: the same seeds": (STUDY, ["--seeds=0,0"], "different numbers"),
     # === Flags that do not go together ===
     "train: noreset of l2": (
         TRAIN,
@@ -122,7 +145,7 @@ CASES = {
     "evaluate: no such file": (
         EVALUATE,
         ["--model=no.tflite", "--dataset=digits"],
-        "`--model` must be an existing",
+        "and must exist",
     ),
     "evaluate: no such weights": (
         EVALUATE,
@@ -148,6 +171,55 @@ CASES = {
         ["--pruner=broken.keras", "--output=new"],
         "cut short or damaged",
     ),
+    "train: weights of no kind": (
+        TRAIN,
+        ["--init_weights=some.npz"],
+        "must end with one of",
+    ),
+    "train: weights, long": (TRAIN, [f"--init_weights={LONG}.keras"], "name too long"),
+    "train: teacher, long": (TRAIN, [f"--teacher={LONG}.keras"], "name too long"),
+    "train: a module, long": (TRAIN, [f"--import={LONG}.py"], "there is no such file"),
+    "train: a folder as network": (TRAIN, ["--arch=./empty"], "existing .keras file"),
+    "explain: a folder": (EXPLAIN, ["--model=folder.keras"], "existing .keras file"),
+    "convert: a folder": (
+        CONVERT,
+        ["--pruner=folder.keras", "--output=new"],
+        "existing .keras file",
+    ),
+    "evaluate: an empty TFLite file": (
+        EVALUATE,
+        ["--model=none.tflite", "--dataset=digits"],
+        "is an empty file",
+    ),
+    "evaluate: a TFLite file cut short": (
+        EVALUATE,
+        ["--model=cut.tflite", "--dataset=digits"],
+        "it is cut short",
+    ),
+    "evaluate: a file of no kind": (
+        EVALUATE,
+        ["--model=table.json", "--dataset=digits"],
+        "a .keras, .tflite or .onnx file",
+    ),
+    "evaluate: a folder of no kind": (
+        EVALUATE,
+        ["--model=empty", "--dataset=digits"],
+        "the folder of a SavedModel",
+    ),
+    **{
+        f"explain: {name}": (EXPLAIN, [f"--model={name}.keras"], words)
+        for name, words in {
+            "empty": "it is empty",
+            "noise": "no archive of Keras",
+            "hdf5": "it is an HDF5 file",
+            "flipped": "the checksum of model.weights.h5 is wrong",
+            "no_json": "its config.json is damaged",
+            "deep": "nested too deep",
+            "filters": "asks for filters=1000000000",
+            "code": "is a Lambda",
+            "no_weights": "model.weights.h5 is missing",
+        }.items()
+    },
     # === Data ===
     "train: no such data": (TRAIN, ["--dataset=digit"], "Did you mean 'digits'"),
     "train: no folder": (TRAIN, ["--dataset=folder:no"], "there is no folder"),
@@ -164,7 +236,7 @@ CASES = {
     ),
     "evaluate: no npz": (
         EVALUATE,
-        ["--arch=resnet20", "--init_weights=some.npz", "--dataset=npz:no.npz"],
+        ["--arch=resnet20", "--init_weights=broken.keras", "--dataset=npz:no.npz"],
         "There is no such file",
     ),
     "convert: no npz": (
@@ -177,6 +249,9 @@ CASES = {
         ["--study=ablation", "--dataset=folder:no"],
         "there is no folder",
     ),
+    "train: a folder, long": (TRAIN, [f"--dataset=folder:{LONG}"], "no folder"),
+    "train: npz, long": (TRAIN, [f"--dataset=npz:{LONG}.npz"], "File name too long"),
+    "train: a file as data": (TRAIN, ["--dataset=text.keras"], "must be one of"),
     # === Flagfiles and folders ===
     "train: no such recipe": (TRAIN, ["--recipe=nope"], "one of the recipes"),
     "train: a recipe of text": (
@@ -185,6 +260,16 @@ CASES = {
         "one of its lines is not",
     ),
     "train: a recipe of bytes": (TRAIN, ["--recipe=some.npz"], "must be a text file"),
+    "train: a recipe, long": (TRAIN, [f"--recipe={LONG}"], "one of the recipes"),
+    "train: a folder as recipe": (TRAIN, ["--recipe=empty"], "one of the recipes"),
+    "train: no such flagfile": (TRAIN, ["--flagfile=nope"], "one of the recipes"),
+    "train: damaged flags": (TRAIN, ["--output=torn"], "whose run.flags is damaged"),
+    "train: output out of reach": (TRAIN, ["--output=/proc/x"], "can be written to"),
+    "train: a deep table": (
+        TRAIN,
+        ["--latency_target=0.3", "--latency_table=deep.json"],
+        "is no latency table",
+    ),
     "train: foreign output": (TRAIN, ["--output=foreign"], "holds other files"),
     "train: output is a file": (TRAIN, ["--output=text.keras"], "must be a folder"),
     "train: output is long": (TRAIN, [f"--output={LONG}"], "File name too long"),
@@ -245,10 +330,44 @@ def _prepare(folder):
         for split, classes in zip(("train", "val"), splits.split(), strict=True):
             for label in classes:
                 (folder / name / split / label).mkdir(parents=True)
+    _write_models(folder)
+    (folder / "torn").mkdir()
+    (folder / "torn" / "run.flags").write_text("--nonsense\n")
     (folder / "done").mkdir()
     (folder / "done" / "report.json").write_text("{")
     (folder / "done" / "pruned.keras").write_bytes(b"")
     (folder / "done" / "run.flags").write_text("--arch=resnet20\n--dataset=digits\n")
+
+
+def _write_models(folder):
+    """Writes files that are no models, or whose configurations ask for too much."""
+    (folder / "empty.keras").write_bytes(b"")
+    (folder / "noise.keras").write_bytes(bytes(range(256)))
+    (folder / "hdf5.keras").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (folder / "folder.keras").mkdir()
+    (folder / "none.tflite").write_bytes(b"")
+    (folder / "cut.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(30))
+    (folder / "deep.json").write_text("[" * 200_000)
+    weights = b"weights" * 9
+
+    def write(name, config, **others):
+        with zipfile.ZipFile(folder / f"{name}.keras", "w") as archive:
+            for file, content in {"config.json": config, **others}.items():
+                archive.writestr(file, content)
+
+    def layer(kind, **config):
+        config = {"class_name": kind, "module": "keras.layers", "config": config}
+        return json.dumps({"class_name": "Functional", "config": {"layers": [config]}})
+
+    whole = {"model.weights.h5": weights}
+    write("flipped", "{}", **whole)
+    content = (folder / "flipped.keras").read_bytes()
+    (folder / "flipped.keras").write_bytes(content.replace(weights, b"W" + weights[1:]))
+    write("no_json", "{", **whole)
+    write("deep", "[" * 200_000, **whole)
+    write("filters", layer("Conv2D", filters=10**9, kernel_size=[3, 3]), **whole)
+    write("code", layer("Lambda"), **whole)
+    write("no_weights", "{}")
 
 
 @pytest.fixture(scope="module")
