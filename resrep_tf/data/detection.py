@@ -74,8 +74,10 @@ def detect(
     head = head or head_of(model)
     scales = list(scales or pixels.names(images.shape[-1]))
     trials = [_trial(model, head, name, images, labels) for name in scales]
-    # If accuracies are equal, the smaller loss wins; then the first in the list.
-    trials.sort(key=lambda trial: (-trial.accuracy, trial.loss))
+    # If accuracies are equal, the smaller loss wins; then the first in the list. Larger
+    # numbers make every answer surer, which does not show that they are right: scales
+    # that hardly anybody uses but publishers of weights come last.
+    trials.sort(key=lambda t: (-t.accuracy, t.scale in pixels.PUBLISHED, t.loss))
     return Detection(
         scale=trials[0].scale,
         reason=_reason(trials, len(images)),
@@ -95,7 +97,10 @@ def _reason(trials: list[Trial], examples: int) -> str:
     error = np.sqrt(best.accuracy * (1 - best.accuracy) / examples)
     near = [t.scale for t in trials[1:] if t.accuracy >= best.accuracy - error]
     if near:
-        text += f" As good on so few images: {', '.join(near)}."
+        text += (
+            f" As good on so few images: {', '.join(near)}; if it is one of these, "
+            "say so with `pixels`."
+        )
     return text
 
 

@@ -73,6 +73,10 @@ def _caffe(images: tf.Tensor) -> tf.Tensor:
     return images[..., ::-1] - tf.constant(BGR_MEAN)
 
 
+CAFFE = "caffe"
+# Those that published weights were trained with.
+PUBLISHED = ("imagenet", CAFFE)
+
 SCALES = {
     scale.name: scale
     for scale in (
@@ -80,7 +84,7 @@ SCALES = {
         Scale("0..1", "divided by 255", lambda images: images / 255.0),
         Scale("-1..1", "divided by 127.5, minus 1", _centred),
         Scale("imagenet", "0..1, then ImageNet's mean and deviation", _imagenet, 3),
-        Scale("caffe", "blue, green, red minus ImageNet's mean", _caffe, 3),
+        Scale(CAFFE, "blue, green, red minus ImageNet's mean", _caffe, 3),
     )
 }
 
@@ -137,8 +141,8 @@ class Choice:
 # `preprocess_input`.
 _APPLICATIONS = {
     r"resnet\d+v2": "-1..1",
-    r"resnet(50|101|152)": "caffe",
-    r"vgg(16|19)": "caffe",
+    r"resnet(50|101|152)": CAFFE,
+    r"vgg(16|19)": CAFFE,
     r"densenet\d*": "imagenet",
     r"inception_v3": "-1..1",
     r"inception_resnet_v2": "-1..1",

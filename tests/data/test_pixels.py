@@ -234,7 +234,26 @@ def test_detects_the_scale(scale):
 def test_says_that_two_scales_do_as_well():
     found = detect(*separable("-1..1"), scales=["-1..1", "imagenet", "0..255"])
     assert found.trials[0].accuracy == found.trials[1].accuracy == 1
-    assert f"few images: {found.trials[1].scale}." in found.reason
+    assert f"few images: {found.trials[1].scale}; if it is" in found.reason
+
+
+def test_surer_answers_of_a_rare_scale_are_not_better_ones():
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4, 3)),
+            L.GlobalAveragePooling2D(),
+            L.Dense(1, activation="sigmoid"),
+        ]
+    )
+    # Bright ones are of the second class, on numbers of 0 to 1.
+    model.set_weights([np.full((3, 1), 2.0), np.array([-3.0])])
+    labels = np.arange(32) % 2
+    images = np.broadcast_to((60 + 140 * labels)[:, None, None, None], (32, 4, 4, 3))
+    found = detect(model, images, labels)
+    trials = {trial.scale: trial for trial in found.trials}
+    assert found.scale == "0..1" and "few images: -1..1, caffe" in found.reason
+    assert trials["caffe"].accuracy == trials["0..1"].accuracy == 1
+    assert trials["caffe"].loss < trials["0..1"].loss
 
 
 def test_one_hot_labels():
