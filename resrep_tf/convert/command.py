@@ -13,6 +13,7 @@ from resrep_tf import data
 from resrep_tf.cli import common_flags, export, output
 from resrep_tf.cli.errors import CommandError, blame
 from resrep_tf.cli.flagset import FlagSet, flag
+from resrep_tf.cli.images import blame_images
 from resrep_tf.cli.models import architectures, imports, pixels
 from resrep_tf.export.reading.keras_file import load_keras
 from resrep_tf.lazy import keras, tf
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str]) -> None:
         images = _images(settings, slim)
         # The folder appears complete or not at all: the next command would refuse
         # what an interrupted one left behind.
-        with output.atomic(target) as folder:
+        with blame_images(), output.atomic(target) as folder:
             folder.mkdir()
             exports = export.write(slim, folder, settings.export, images)
             found = {

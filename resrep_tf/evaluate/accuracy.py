@@ -1,16 +1,14 @@
 """The accuracy of a model in memory or in a file."""
 
-import contextlib
 import dataclasses
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from resrep_tf.cli.errors import CommandError, brief
+from resrep_tf.cli.errors import CommandError
+from resrep_tf.cli.images import blame_images, verbosity
 from resrep_tf.cli.models import architectures
 from resrep_tf.cli.models.architectures import check_fits, check_shapes
 from resrep_tf.cli.workers import Workers
@@ -22,8 +20,6 @@ from resrep_tf.export import Predictor, load
 Predict = Callable[[tf.Tensor], Any]
 # A function from labels and outputs to the mean loss of a batch.
 Loss = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# The data pipeline's error about a file that it cannot read.
-_UNREADABLE = re.compile(r"Cannot read an image.*?Received: path=[^\n\]]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,32 +137,6 @@ def _count_in_top(k: int, labels: tf.Tensor, outputs: tf.Tensor) -> int:
     return int(tf.math.count_nonzero(found))
 
 
-@contextlib.contextmanager
-def blame_images(data: Dataset) -> Iterator[None]:
-    """Turns an error about unreadable data into an error of `--dataset`."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        named = _UNREADABLE.search(str(error))
-        message = named and named.group()
-        if isinstance(error, (tf.errors.NotFoundError, tf.errors.DataLossError)):
-            message = message or (
-                "a TFRecord file is missing or damaged. Put it back; the same "
-                f"command then continues. Received: {brief(error)}"
-            )
-        elif message is None and "IteratorGetNext" in str(error):
-            print("\nLooking for an image that cannot be read")
-            images = data.train_examples + data.eval_examples
-            progress = keras.utils.Progbar(
-                images, verbose=verbosity(), unit_name="image"
-            )
-            message = data.find_unreadable(lambda: progress.add(1))
-            print()
-        if message is None:
-            raise
-        raise CommandError(f"`--dataset`: {message}") from error
-
-
 def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
     """Returns the first `steps` batches, or all of them."""
     return batches if steps is None else batches.take(steps)
@@ -175,11 +145,6 @@ def limited(batches: tf.data.Dataset, steps: int | None) -> tf.data.Dataset:
 def count(data: Dataset, steps: int | None) -> int:
     """Returns the number of batches of an evaluation, `steps` at most."""
     return int(limited(data.evaluation(), steps).cardinality())
-
-
-def verbosity() -> int:
-    """Returns Keras's `verbose`: bars on a terminal, lines in a file."""
-    return 1 if sys.stdout.isatty() else 2
 
 
 def compile_arguments(model: keras.Model, classes: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import resrep_tf
 from resrep_tf import data
 from resrep_tf.cli import export, output
 from resrep_tf.cli.errors import CommandError, blame
+from resrep_tf.cli.images import blame_images
 from resrep_tf.cli.interruption import Interruption
 from resrep_tf.cli.models import architectures
 from resrep_tf.cli.workers import Workers
@@ -111,7 +112,7 @@ class Job:
 
     def lead(self) -> None:
         """Runs everything, as the process that writes and prints."""
-        with self.trainer.together():
+        with self.trainer.together(), blame_images():
             self._lead()
         # Checkpoints are no longer needed: other files have all results now.
         self.trainer.checkpoints.remove()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from resrep_tf.cli.errors import blame
 from resrep_tf.cli.flagset import flag
+from resrep_tf.cli.images import blame_images
 from resrep_tf.cli.models import architectures
 from resrep_tf.data.pixels import OWN, SCALES, Choice, scale_of
 from resrep_tf.lazy import keras, tf
@@ -129,7 +130,8 @@ def _tried(data: Dataset, model: keras.Model | Predictor) -> Choice:
     # hundreds of one class. All workers use the same images.
     whole = dataclasses.replace(data, num_shards=1, shard_index=0)
     raw = whole.with_pixels("0..255").unvaried().train()
-    images, labels = next(iter(raw.unbatch().batch(_TRIED)))
+    with blame_images(data):
+        images, labels = next(iter(raw.unbatch().batch(_TRIED)))
     called: Any = model
     if _is_file(model):
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from resrep_tf import data
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.evaluate import command as evaluate
 from resrep_tf.train import pipeline
+from support import runs
 from support.runs import call
 
 SIZE = 16
@@ -99,6 +101,22 @@ def test_a_model_with_wrong_pixels_is_warned_of(folder, tmp_path):
         "--nolatency",
     )
     assert "WARNING: an accuracy of " in printed
+
+
+@pytest.mark.parametrize("command", [pipeline, evaluate])
+def test_an_image_that_cannot_be_read_is_named(command, folder, tmp_path):
+    photos = shutil.copytree(folder, tmp_path / "photos")
+    broken = photos / "train" / "grey" / "00.png"
+    broken.write_text("no image")
+    model = runs.one_convolution((SIZE, SIZE, 3), len(CLASSES), "softmax")
+    model.save(tmp_path / "mine.keras")
+    flag = "arch" if command is pipeline else "model"
+    flags = [f"--{flag}={tmp_path / 'mine.keras'}", f"--dataset=folder:{photos}"]
+    with pytest.raises(
+        CommandError, match="`--dataset`: Cannot read an image"
+    ) as error:
+        call(command.run, *flags)
+    assert str(error.value).endswith(f"Received: path={broken}")
 
 
 def test_sets_bring_images_to_a_scale(folder):
