@@ -197,8 +197,9 @@ def _course(report: Mapping[str, Any]) -> str:
             f"of norm {conversion['largest_norm_dropped']:.3g}."
         )
     if conversion.get("difference") is not None:
+        on = conversion.get("verified_on") or "random inputs"
         lines.append(
-            "The converted model was compared with the trained one on random inputs: "
+            f"The converted model was compared with the trained one on {prose(on)}: "
             f"outputs differ by {conversion['difference']:.2g} of their scale at most."
         )
     if conversion.get("damage") is not None:

@@ -158,6 +158,16 @@ def test_the_page_has_it_all(text):
         assert words in page.text
 
 
+@pytest.mark.parametrize("on", ["64 random inputs", "128 of the <given> ones"])
+def test_says_on_what_the_conversion_was_verified(on):
+    report = make_report()
+    report["conversion"]["verified_on"] = on
+    words = " ".join(Page(render(report)).words)
+    assert (
+        f"was compared with the trained one on {on}: outputs differ by 3e-07" in words
+    )
+
+
 def test_nothing_is_loaded_and_nothing_runs(text):
     page = Page(text)
     assert not {"script", "link", "iframe", "img"} & set(page.tags)
