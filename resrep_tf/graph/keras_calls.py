@@ -215,7 +215,7 @@ def calls_forgotten(model: keras.Model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shapes_by_drawing(model: keras.Model) -> Iterator[None]:
+def shapes_by_tracing(model: keras.Model) -> Iterator[None]:
     """Makes custom layers find their outputs' shapes without TensorFlow.
 
     Keras builds a graph of TensorFlow for it in every call, which takes about ten times

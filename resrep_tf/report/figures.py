@@ -65,7 +65,7 @@ class LayerWidth:
 
     Attributes:
         name: The layer's name.
-        before: Its width in the original model.
+        before: Its width in the base.
         after: Its width in the pruned model.
         stage: The stage it belongs to; guessed from the name if None.
     """
@@ -200,7 +200,7 @@ def tradeoff(points: Sequence[Point], base_accuracy: float | None = None) -> Fig
         axes.plot(*zip(*found, strict=True), label=plain(method), **look(number, True))
     if base_accuracy is not None:
         axes.axhline(base_accuracy, color=INK, linewidth=0.8, linestyle=":")
-        note(axes, "original model", base_accuracy)
+        note(axes, "base", base_accuracy)
     percent(axes.xaxis)
     percent(axes.yaxis)
     axes.margins(0.06, 0.1)
@@ -224,7 +224,7 @@ def accuracies(points: Sequence[Point], base_accuracy: float | None = None) -> F
     if base_accuracy is not None:
         axes.axvline(base_accuracy, color=INK, linewidth=0.8, linestyle=":")
         axes.annotate(
-            "original model",
+            "base",
             (base_accuracy, 1),
             (0, 2),
             xycoords=("data", "axes fraction"),

@@ -46,7 +46,7 @@ class LayerHistory:
 
     Attributes:
         name: The layer's name.
-        width: Its width in the original model.
+        width: Its width in the base.
         kept: The number of channels that are not masked, at each epoch.
         left: The number that are not forgotten, masked or not.
     """

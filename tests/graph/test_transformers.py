@@ -63,7 +63,7 @@ class Block(L.Layer):
 
 
 class ClassToken(L.Layer):
-    """Puts a trained position before the others; `tile` cannot be drawn."""
+    """Puts a trained position before the others; `tile` cannot be traced."""
 
     def build(self, input_shape):
         self.token = self.add_weight(shape=(1, 1, input_shape[-1]))

@@ -89,7 +89,7 @@ def test_files_are_complete_and_the_same_each_time(name, tmp_path):
         ("widths_2", ["width (channels)", "original", "pruned", "1 of 16"]),
         ("widths_108", ["target layer, from input to output", "108", "stage2"]),
         ("tradeoff", ["FLOPs removed (%)", "top-1 accuracy (%)", "A", "30"]),
-        ("accuracies", ["top-1 accuracy (%)", "A", "B", "original model"]),
+        ("accuracies", ["top-1 accuracy (%)", "A", "B", "base"]),
         ("recovery", ["epoch", "A, original", "B, pruned"]),
         ("magnitudes", ["sum of squared parameters", "survive", "to be pruned", "0"]),
         ("curves", ["training loss", "held-out accuracy (%)", "epoch"]),

@@ -10,7 +10,7 @@ from resrep_tf.graph.keras_calls import (
     has_graph,
     is_leaf,
     operations,
-    shapes_by_drawing,
+    shapes_by_tracing,
 )
 from resrep_tf.graph.keras_nodes import as_function, check_model
 from resrep_tf.graph.tracing.inputs import make_inputs
@@ -63,7 +63,7 @@ def trace(
         built = None if has_graph(model) else _build(model, input_shape)
         if not needs_tracing(model):
             return (model, TraceReport()) if return_report else model
-        with shapes_by_drawing(model):
+        with shapes_by_tracing(model):
             tracer, result = _trace(model, built)
     report = make_report(model, result, list(tracer.opaque.values()), tracer.paths)
     _TRACED[result] = report

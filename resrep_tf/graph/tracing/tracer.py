@@ -30,8 +30,8 @@ from resrep_tf.graph.keras_nodes import (
     structures,
 )
 from resrep_tf.graph.tracing import lifted
-from resrep_tf.graph.tracing.drawing import OwnWeight, Undrawable, draw
 from resrep_tf.graph.tracing.paths import Names, attribute_paths, inside, snake_case
+from resrep_tf.graph.tracing.recording import OwnWeight, Untraceable, record
 from resrep_tf.graph.tracing.report import Opaque
 
 
@@ -65,7 +65,7 @@ class Tracer:
         self.paths: dict[str, str] = {}
         self._separate = separate
         self._closed = closed
-        self._drawn: set[int] = set()
+        self._traced: set[int] = set()
         self._paths = attribute_paths(model)
         self._known = {id(layer) for layer in all_layers(model)}
         self._names = Names()
@@ -98,7 +98,7 @@ class Tracer:
         layers = {
             key: opaque.reason
             for key, opaque in self.opaque.items()
-            if key in self._drawn
+            if key in self._traced
         }
         return variables, layers
 
@@ -132,7 +132,7 @@ class Tracer:
         place = _Place("", self.model.trainable)
         try:
             outputs = self._inline_call(self.model, tuple(args), kwargs, place)
-        except Undrawable as error:
+        except Untraceable as error:
             kind = type(self.model).__name__
             raise ValueError(
                 f"`{kind}.call` cannot be traced: {error}. If only a part of it is "
@@ -162,11 +162,11 @@ class Tracer:
         args, kwargs = keras.tree.map_structure(
             lambda value: self._cast(self._value(value), layer, place), (args, kwargs)
         )
-        drawing = draw(layer, args, kwargs, self._known)
-        table = dict(drawing.inputs)
-        self._run_nodes(drawing.nodes, table, place, drawing.told)
+        recording = record(layer, args, kwargs, self._known)
+        table = dict(recording.inputs)
+        self._run_nodes(recording.nodes, table, place, recording.told)
         return keras.tree.map_structure(
-            lambda tensor: self._value(table[id(tensor)]), drawing.outputs
+            lambda tensor: self._value(table[id(tensor)]), recording.outputs
         )
 
     def _run_nodes(
@@ -206,18 +206,18 @@ class Tracer:
         )
         try:
             return self._inline(op, args, kwargs, inner)
-        except Undrawable as error:
+        except Untraceable as error:
             return self._leaf(op, args, kwargs, place, reason=str(error))
 
     def _inline(self, op: Any, args: tuple, kwargs: dict, place: _Place) -> Any:
         if id(op) in self._closed:
-            raise Undrawable(self._closed[id(op)])
+            raise Untraceable(self._closed[id(op)])
         if has_graph(op):
             entered = self._enter(op, args, kwargs, place)
             outputs = self._inline_graph(as_function(op), entered, place)
         else:
             outputs = self._inline_call(op, args, kwargs, place)
-        self._drawn.add(id(op))
+        self._traced.add(id(op))
         return outputs
 
     def _enter(
@@ -232,7 +232,7 @@ class Tracer:
         given = [self._value(value) for value in keras.tree.flatten(given)]
         shapes = [len(tensor.shape) for tensor in function.inputs]
         if more or [len(tensor.shape) for tensor in given] != shapes:
-            raise Undrawable("it is called with other arguments than its inputs")
+            raise Untraceable("it is called with other arguments than its inputs")
         return [
             self._cast_to(value, tensor.dtype, place)
             for value, tensor in zip(given, function.inputs, strict=True)
@@ -259,7 +259,7 @@ class Tracer:
         """Calls a layer that always runs in the same mode."""
         mode = kwargs["training"]
         if len(args) != 1 or len(kwargs) > 1:
-            raise Undrawable(f"it calls a layer with `training={mode}` and more")
+            raise Untraceable(f"it calls a layer with `training={mode}` and more")
         self._check_told_alike(op, mode)
         new = self._twins.get((id(op), mode))
         if new is None:
@@ -277,7 +277,9 @@ class Tracer:
         keys = {None: id(op), True: (id(op), True), False: (id(op), False)}
         del keys[mode]
         if any(key in self._twins for key in keys.values()):
-            raise Undrawable(f"it calls `{op.name}` with `training={mode}` and without")
+            raise Untraceable(
+                f"it calls `{op.name}` with `training={mode}` and without"
+            )
 
     def _run(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = op(*args, **kwargs)

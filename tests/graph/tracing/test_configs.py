@@ -34,7 +34,7 @@ class ForgetfulToo(Forgetful):
 def test_layers_without_a_config_are_named_together():
     inputs = keras.Input((8, 8, 3))
     x = Forgetful([3], tf.nn.relu)(inputs)
-    x = Forgetful([4], ops.relu)(x)  # Can be drawn, and needs no config.
+    x = Forgetful([4], ops.relu)(x)  # Can be traced, and needs no config.
     x = ForgetfulToo([3], tf.nn.tanh)(x)
     traced, report = trace(keras.Model(inputs, x), return_report=True)
     assert len(report.opaque) == 2

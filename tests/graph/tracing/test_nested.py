@@ -65,7 +65,7 @@ class Changed(Backbone):
         return super().call(inputs * 2.0, training=training, mask=mask)
 
 
-def test_a_functional_model_with_a_call_of_its_own_is_drawn(tmp_path):
+def test_a_functional_model_with_a_call_of_its_own_is_traced(tmp_path):
     traced, _ = assert_traces(Changed(), images(), tmp_path)
     assert traced.operations[1].name == "multiply"
 

@@ -1,4 +1,4 @@
-"""What `trace` cannot draw stays as it is, with a reason; the rest is drawn."""
+"""What `trace` cannot trace stays as it is, with a reason; the rest is traced."""
 
 import keras
 import numpy as np
@@ -149,7 +149,7 @@ def test_stays_opaque_with_a_reason(kind, reason):
 
 
 class Outer(layers.Layer):
-    """A block that is drawn around a layer that is not."""
+    """A block that is traced around a layer that is not."""
 
     def __init__(self, inner, **kwargs):
         super().__init__(name="outer", **kwargs)
@@ -187,7 +187,7 @@ def test_a_layer_with_a_call_operator_of_its_own():
     assert report.opaque[0].path == "outer"
 
 
-def test_a_condition_of_keras_is_drawn_or_stays():
+def test_a_condition_of_keras_is_traced_or_stays():
     traced, report = trace(net(ByValue(name="inner")), return_report=True)
     assert len(report.opaque) <= 1
     assert "second" in [layer.name for layer in traced.layers]
@@ -216,7 +216,7 @@ class Root(keras.Model):
         return tf.nn.relu(self.conv(x))
 
 
-def test_a_model_that_cannot_be_drawn():
+def test_a_model_that_cannot_be_traced():
     model = Root()
     model(images())
     with pytest.raises(ValueError, match=r"Root.call.*TensorFlow.*layer of its own"):
@@ -266,7 +266,7 @@ def test_layers_that_are_always_told_the_same(training, tmp_path):
     assert "always runs as in" in reasons["conv"]
 
 
-def test_a_frozen_base_that_is_never_told_is_drawn():
+def test_a_frozen_base_that_is_never_told_is_traced():
     model = FixedInside(False)
     model.bn.trainable = model.base.trainable = False
     traced, _ = assert_traces(model, images())
@@ -302,7 +302,7 @@ def test_a_layer_that_is_told_and_not_told_stays_inside():
 
 
 class OnceUndrawable(layers.Layer):
-    """Can be drawn at one of its calls only."""
+    """Can be traced at one of its calls only."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -313,7 +313,7 @@ class OnceUndrawable(layers.Layer):
         return tf.nn.relu(x) if native else ops.relu(x)
 
 
-def test_a_layer_that_can_be_drawn_at_one_call_only_stays_one_layer():
+def test_a_layer_that_can_be_traced_at_one_call_only_stays_one_layer():
     inputs = keras.Input((8, 8, 3))
     layer = OnceUndrawable(name="once")
     x = layer(layer(inputs), native=True)

@@ -65,7 +65,7 @@ def test_reshapes_find_the_number_of_examples(function):
         ),
     ],
 )
-def test_others_cannot_be_drawn(function, reason):
+def test_others_cannot_be_traced(function, reason):
     model = Around(function)
     model(images(batch=2))
     with pytest.raises(ValueError, match=reason):

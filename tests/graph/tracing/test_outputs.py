@@ -27,7 +27,7 @@ def two_headed():
     return keras.Model(inputs, TwoHeads(name="heads")(x))
 
 
-def test_a_drawn_layer_with_two_outputs_leaves_its_name_to_both():
+def test_a_traced_layer_with_two_outputs_leaves_its_name_to_both():
     traced = resrep_tf.trace(two_headed())
     assert traced.output_names == ["heads", "heads_1"]
     names = [op.name for op in traced.operations]
@@ -48,7 +48,7 @@ def test_activations_called_as_functions_are_followed():
     assert not explanation.unknown
 
 
-def test_an_activation_of_the_users_own_is_drawn(tmp_path):
+def test_an_activation_of_the_users_own_is_traced(tmp_path):
     """No config can hold a lambda, so that the model could not be copied as it is."""
     inputs = keras.Input((8, 8, 3))
     x = layers.Conv2D(4, 3, name="conv")(inputs)

@@ -155,7 +155,7 @@ def test_a_file_is_an_architecture(model, tmp_path):
     assert len(resrep_tf.wrap(loaded).compactors) == 2
 
 
-def test_a_drawn_layer_at_the_end_leaves_its_name_to_the_output():
+def test_a_traced_layer_at_the_end_leaves_its_name_to_the_output():
     inputs = keras.Input(SHAPE)
     x = layers.Conv2D(4, 3)(inputs)
     model = keras.Model(

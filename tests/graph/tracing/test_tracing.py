@@ -1,4 +1,4 @@
-"""`trace` draws what people write: one test for each way of writing it."""
+"""`trace` records what people write: one test for each way of writing it."""
 
 import keras
 import numpy as np

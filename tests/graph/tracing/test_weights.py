@@ -72,7 +72,7 @@ class Computed(layers.Layer):
         return x + self._position["row"]
 
 
-def test_what_is_computed_from_variables_is_drawn(tmp_path):
+def test_what_is_computed_from_variables_is_traced(tmp_path):
     model = net(Computed(name="inner"))
     traced, _ = assert_traces(model, images(), tmp_path, rounding=1e-5)
     names = {op.name for op in traced.operations}

@@ -33,7 +33,7 @@ _IDENTITY_IN_INFERENCE = (
 )
 
 
-class Undrawable(Exception):
+class Untraceable(Exception):
     """Raised if a `call` cannot be traced; the text says why."""
 
 
@@ -53,7 +53,7 @@ class OwnWeight:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Recording:
     """The calls that a `call` made.
 
     Args:
@@ -72,7 +72,7 @@ class Drawing:
     told: frozenset[int] = frozenset()
 
 
-def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Drawing:
+def record(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Recording:
     """Returns the calls that a layer's `call` makes with these arguments.
 
     It is traced in both modes, training and inference. They must make the same calls,
@@ -85,25 +85,25 @@ def draw(layer: keras.Layer, args: tuple, kwargs: dict, known: set[int]) -> Draw
         known: The ids of all layers that the model has.
 
     Raises:
-        Undrawable: If the calls are no graph, or the graph would compute something
+        Untraceable: If the calls are no graph, or the graph would compute something
             else.
     """
     _check(layer)
-    training = _draw(layer, args, kwargs, training=True)
-    inference = _draw(layer, args, kwargs, training=False)
+    training = _record(layer, args, kwargs, training=True)
+    inference = _record(layer, args, kwargs, training=False)
     _check_layers(training.nodes, known)
     return _unite(training, inference)
 
 
 def _check(layer: keras.Layer) -> None:
     if not is_stock_method(layer, "__call__"):
-        raise Undrawable("its class has a `__call__` of its own")
+        raise Untraceable("its class has a `__call__` of its own")
     if layer.activity_regularizer is not None:
-        raise Undrawable("it has an activity regularizer")
+        raise Untraceable("it has an activity regularizer")
     if not is_stock_method(layer, "compute_mask"):
-        raise Undrawable("it computes masks of its own")
+        raise Untraceable("it computes masks of its own")
     if layer.quantization_mode is not None:
-        raise Undrawable("it is quantized")
+        raise Untraceable("it is quantized")
 
 
 def _check_layers(nodes: list[Node], known: set[int]) -> None:
@@ -112,13 +112,13 @@ def _check_layers(nodes: list[Node], known: set[int]) -> None:
         if not isinstance(op, keras.Layer):
             continue
         if id(op) not in known and op.weights:
-            raise Undrawable("it makes a new layer with weights in every call")
+            raise Untraceable("it makes a new layer with weights in every call")
         if not is_stock_method(op, "__call__"):
             kind = type(op).__name__
-            raise Undrawable(f"the class `{kind}` inside has a `__call__` of its own")
+            raise Untraceable(f"the class `{kind}` inside has a `__call__` of its own")
 
 
-def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Drawing:
+def _record(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Recording:
     inputs: dict[int, Any] = {}
     tensors: list[Any] = []
 
@@ -139,25 +139,27 @@ def _draw(layer: keras.Layer, args: tuple, kwargs: dict, training: bool) -> Draw
         kwargs = {**kwargs, "training": training}
     with attributes_replaced(layer, weights), Reads() as reads:
         outputs = in_mode(training, layer, lambda: _run(layer, args, kwargs))
-    if isinstance(outputs, Undrawable):
+    if isinstance(outputs, Untraceable):
         raise outputs
     for output in keras.tree.flatten(outputs):
         if not isinstance(output, keras.KerasTensor):
-            raise Undrawable("it returns something that is not computed from its input")
+            raise Untraceable(
+                "it returns something that is not computed from its input"
+            )
     nodes = nodes_between(tensors, outputs)
     _check_constants(nodes, reads.variables)
     if open_extent := settle(nodes):
-        raise Undrawable(open_extent)
-    return Drawing(inputs, outputs, nodes, tensors)
+        raise Untraceable(open_extent)
+    return Recording(inputs, outputs, nodes, tensors)
 
 
 def _run(layer: keras.Layer, args: tuple, kwargs: dict) -> Any:
-    """Returns the result of `call`, or an `Undrawable` with the reason."""
+    """Returns the result of `call`, or an `Untraceable` with the reason."""
     try:
         return layer.call(*args, **kwargs)
     # A user's code may raise any exception.
     except Exception as error:
-        reason = Undrawable(_in_words(error))
+        reason = Untraceable(_in_words(error))
         reason.__cause__ = error
         return reason
 
@@ -208,18 +210,18 @@ def _check_constants(nodes: list[Node], read: list[keras.Variable]) -> None:
     for node in nodes:
         for value in keras.tree.flatten(node.arguments(node.inputs)):
             if isinstance(value, keras.Variable):
-                raise Undrawable(
+                raise Untraceable(
                     f"it computes with `{value.path}`, a weight of another layer"
                 )
             if not _is_concrete(value):
                 continue
             if hasattr(value, "assign"):
-                raise Undrawable("it uses a `tf.Variable`, which Keras does not train")
+                raise Untraceable("it uses a `tf.Variable`, which Keras does not train")
             if any("seed" in variable.name for variable in read):
-                raise Undrawable("it draws random numbers in its `call`")
+                raise Untraceable("it draws random numbers in its `call`")
             if read:
                 names = ", ".join(sorted({f"`{v.path}`" for v in read}))
-                raise Undrawable(f"it computes with {names} beside its input")
+                raise Untraceable(f"it computes with {names} beside its input")
 
 
 def _is_concrete(value: Any) -> bool:
@@ -252,7 +254,7 @@ def _in_words(error: Exception) -> str:
 # === The two modes ===
 
 
-def _unite(training: Drawing, inference: Drawing) -> Drawing:
+def _unite(training: Recording, inference: Recording) -> Recording:
     """Returns one graph that does the same as each mode's graph in that mode."""
     known = {id(node.op) for node in inference.nodes}
     extra = {
@@ -261,8 +263,8 @@ def _unite(training: Drawing, inference: Drawing) -> Drawing:
         if id(node.op) not in known and type(node.op) in _IDENTITY_IN_INFERENCE
     }
     numbers: dict[int, Any] = {}
-    for drawing in (training, inference):
-        for index, tensor in enumerate(drawing.tensors):
+    for recording in (training, inference):
+        for index, tensor in enumerate(recording.tensors):
             numbers[id(tensor)] = index
     told = set(extra)
     others = iter(inference.nodes)
@@ -273,16 +275,18 @@ def _unite(training: Drawing, inference: Drawing) -> Drawing:
             continue
         other = next(others, None)
         if other is None or not _same_call(node, other, numbers, told):
-            raise Undrawable("its `call` does something else in training")
+            raise Untraceable("its `call` does something else in training")
         for index, pair in enumerate(zip(node.outputs, other.outputs, strict=True)):
             for tensor in pair:
                 numbers[id(tensor)] = (node.key, index)
     one, two = (
-        keras.tree.map_structure(lambda t: _Number(numbers.get(id(t))), drawing.outputs)
-        for drawing in (training, inference)
+        keras.tree.map_structure(
+            lambda t: _Number(numbers.get(id(t))), recording.outputs
+        )
+        for recording in (training, inference)
     )
     if next(others, None) is not None or not _equal(one, two):
-        raise Undrawable("its `call` returns something else in training")
+        raise Untraceable("its `call` returns something else in training")
     return dataclasses.replace(training, told=frozenset(told))
 
 
