@@ -13,7 +13,7 @@ import resrep_tf
 from resrep_tf import ChannelSelection
 from resrep_tf.pruning.planning import targets_met
 from support.checks import randomise
-from support.latency import made_up_table
+from support.latency import goals_of, made_up_table
 from support.models.small import small_model
 from support.trainings import (
     CE,
@@ -248,7 +248,7 @@ def test_forgotten_rises_to_one():
 def test_selection_stops_when_all_targets_are_met(budget, schedule):
     pruner = pruner_of(snap=True)
     selection = ChannelSelection(
-        **goals_of(pruner, budget),
+        **goals_of(pruner.graph, budget),
         warmup_steps=1,
         interval=1,
         step=1,
@@ -305,26 +305,10 @@ def test_targets_that_the_model_cannot_meet_are_refused_before_training():
 # === Restarts ===
 
 
-def goals_of(pruner, budget):
-    """The targets of a run, by the budget that is asked for."""
-    table = made_up_table(pruner.graph, overhead=1e-9)
-    return {
-        "flops": {"flops_target": 0.6},
-        "params": {"params_target": 0.6},
-        "latency": {"latency_target": 0.6, "latency_table": table},
-        "all": {
-            "flops_target": 0.3,
-            "params_target": 0.6,
-            "latency_target": 0.5,
-            "latency_table": table,
-        },
-    }[budget]
-
-
 def train_epochs(
     pruner, epochs, *callbacks, initial_epoch=0, budget="flops", **selecting
 ):
-    selection = ChannelSelection(**goals_of(pruner, budget), **selecting)
+    selection = ChannelSelection(**goals_of(pruner.graph, budget), **selecting)
     watch = Watch()
     fit_selecting(
         pruner,

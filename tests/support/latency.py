@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import layers as L
 
+import resrep_tf
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.operations import operations
 
@@ -25,6 +26,31 @@ def made_up_table(graph, overhead=1e-4, share=0.5):
     return LatencyTable(
         model, "litert", 1, 1, ((224, 224, 3),), {}, {}, overhead, times
     )
+
+
+def goals_of(graph, budget):
+    """The targets of a run, by the budget that is asked for."""
+    table = made_up_table(graph, overhead=1e-9)
+    return {
+        "flops": {"flops_target": 0.6},
+        "params": {"params_target": 0.6},
+        "latency": {"latency_target": 0.6, "latency_table": table},
+        "all": {
+            "flops_target": 0.3,
+            "params_target": 0.6,
+            "latency_target": 0.5,
+            "latency_table": table,
+        },
+    }[budget]
+
+
+def flags_of(model, budget, path):
+    """The same as flags of the training command; the table is written to `path`."""
+    goals = goals_of(resrep_tf.ChannelGraph(model), budget)
+    if "latency_table" in goals:
+        goals["latency_table"].save(path)
+        goals["latency_table"] = path
+    return [f"--{name}={value}" for name, value in goals.items()]
 
 
 def wide_model(width=64):

@@ -17,6 +17,7 @@ from keras import layers
 import resrep_tf
 from resrep_tf.surgery.slicing import slice_channels
 from support.checks import precision
+from support.latency import goals_of
 
 STRATEGY = None
 RNG = np.random.default_rng(0)
@@ -113,14 +114,18 @@ def test_the_model_must_be_made_in_the_scope() -> None:
 
 
 def test_channels_are_selected_on_all_replicas() -> None:
-    for targets in ({"flops_target": 0.4}, {"flops_target": 0.1, "params_target": 0.4}):
-        select_on_all_replicas(**targets)
+    for budget in ("flops", "params", "latency", "all"):
+        select_on_all_replicas(budget)
 
 
-def select_on_all_replicas(**targets) -> None:
+def select_on_all_replicas(budget: str) -> None:
     pruner = compiled(batchnorm=True)
     selection = resrep_tf.ChannelSelection(
-        **targets, warmup_steps=1, interval=1, step=1, schedule="paper"
+        **goals_of(pruner.graph, budget),
+        warmup_steps=1,
+        interval=1,
+        step=1,
+        schedule="paper",
     )
     pruner.fit(X, Y, 8, 20, 0, [selection], shuffle=False)
     masks = parts(pruner.compactors[0].mask)
@@ -130,6 +135,26 @@ def select_on_all_replicas(**targets) -> None:
     np.testing.assert_array_equal(*parts(pruner.get_layer("bn").moving_mean))
     slim = resrep_tf.convert(pruner)
     np.testing.assert_allclose(slim(X), pruner.predict(X, verbose=0), rtol=1e-5)
+
+
+def test_every_budget_selects_what_it_does_on_one_device() -> None:
+    def selected(scope, **goals) -> resrep_tf.ResRepModel:
+        with scope:
+            pruner = build()
+            pruner.compile(keras.optimizers.SGD(0.1, 0.9), **OPTIONS, jit_compile=False)
+        selection = resrep_tf.ChannelSelection(**goals, schedule="informed")
+        pruner.fit(X, Y, 8, 20, 0, [selection], shuffle=False)
+        return pruner
+
+    with precision("float64"):
+        for budget in ("flops", "params", "latency", "all"):
+            goals = goals_of(build().graph, budget)
+            one = selected(contextlib.nullcontext(), **goals)
+            two = selected(STRATEGY.scope(), **goals)
+            assert np.min(one.compactors[0].mask) == 0
+            for a, b in zip(one.variables, two.variables, strict=True):
+                for part in parts(b):
+                    np.testing.assert_allclose(part, a.value, rtol=1e-9, atol=1e-12)
 
 
 def test_moving_statistics_are_averaged_before_they_are_read() -> None:

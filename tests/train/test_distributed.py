@@ -15,11 +15,12 @@ import pytest
 from resrep_tf.cli import output
 from resrep_tf.cli.interruption import EXIT_CODE
 from support import runs
+from support.latency import flags_of
 from support.runs import ROOT, digits_network
 
 # 50 steps of pruning, with selections from the second on.
 FLAGS = (
-    *("--dataset=digits", "--flops_target=0.4", "--batch_size=32", "--epochs=2"),
+    *("--dataset=digits", "--batch_size=32", "--epochs=2"),
     *("--steps_per_epoch=25", "--base_epochs=1", "--eval_steps=3"),
     *("--learning_rate=0.02", "--base_learning_rate=0.02", "--checkpoint_interval=10"),
 )
@@ -73,11 +74,23 @@ def assert_equal_runs(folder: Path, other: Path) -> None:
 def test_replicas_come_to_what_one_device_comes_to(tmp_path, replicas, batchnorm, more):
     options = {"batchnorm": batchnorm, "averaged": True}
     model = runs.save(tmp_path / "small.keras", digits_network, **options)
-    flags = [f"--arch={model}", *FLAGS, *more]
-    flags += ["--sync_batchnorm", "--strategy=mirrored"]
-    on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
-    on_devices(replicas, [*flags, f"--output={tmp_path / 'many'}"])
-    assert_equal_runs(tmp_path / "one", tmp_path / "many")
+    flags = [f"--arch={model}", *FLAGS, "--flops_target=0.4", *more]
+    assert_equal_on_one_and_many(replicas, flags, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["params", "latency", "all"])
+def test_every_budget_comes_to_what_it_does_on_one_device(tmp_path, budget):
+    model = runs.save(tmp_path / "small.keras", digits_network, averaged=True)
+    targets = flags_of(runs.load(model), budget, tmp_path / "latency.json")
+    assert_equal_on_one_and_many(2, [f"--arch={model}", *FLAGS, *targets], tmp_path)
+
+
+def assert_equal_on_one_and_many(replicas: int, flags: list, folder: Path) -> None:
+    flags = [*flags, "--sync_batchnorm", "--strategy=mirrored"]
+    on_devices(1, [*flags, f"--output={folder / 'one'}"])
+    on_devices(replicas, [*flags, f"--output={folder / 'many'}"])
+    assert_equal_runs(folder / "one", folder / "many")
 
 
 # === Several workers ===
@@ -114,7 +127,7 @@ def start_workers(flags: list) -> list[subprocess.Popen]:
 @pytest.mark.slow
 def test_workers_come_to_what_one_device_comes_to_even_if_one_is_killed(tmp_path):
     model = runs.save(tmp_path / "small.keras", digits_network, averaged=True)
-    flags = [f"--arch={model}", *FLAGS, "--sync_batchnorm"]
+    flags = [f"--arch={model}", *FLAGS, "--flops_target=0.4", "--sync_batchnorm"]
     on_devices(1, [*flags, f"--output={tmp_path / 'one'}"])
     many = tmp_path / "many"
     processes = start_workers([*flags, f"--output={many}"])

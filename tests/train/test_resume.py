@@ -19,13 +19,14 @@ from resrep_tf.evaluate import accuracy as evaluation
 from resrep_tf.train import job, pipeline
 from resrep_tf.train.loop import Loop
 from support import runs
+from support.latency import flags_of
 from support.runs import ROOT, digits_network, events
 
 STEPS = 11
 
 
 FLAGS = (
-    *("--dataset=digits", "--flops_target=0.4", "--batch_size=32", "--epochs=3"),
+    *("--dataset=digits", "--batch_size=32", "--epochs=3"),
     *("--base_epochs=2", f"--steps_per_epoch={STEPS}", "--eval_steps=3"),
     *("--checkpoint_interval=4", "--keep_checkpoints=2"),
 )
@@ -43,7 +44,10 @@ def rewritten_graphs():
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory) -> list[str]:
     """For a network with all that has a state: BatchNorm, Dropout's random numbers."""
-    folder = tmp_path_factory.mktemp("model")
+    return [*network_flags(tmp_path_factory.mktemp("model")), "--flops_target=0.4"]
+
+
+def network_flags(folder: Path) -> list[str]:
     path = runs.save(folder / "small.keras", digits_network, dropout=0.1)
     return [f"--arch={path}", *FLAGS]
 
@@ -192,7 +196,21 @@ def test_filters_that_are_being_forgotten_come_to_the_same_result(
 ):
     """Their plan depends on the norms they had at the start."""
     flags = [*flags, "--compactor=filters", "--compactor_momentum=0.9", "--drop_masked"]
-    whole, part = tmp_path / "whole", tmp_path / "part"
+    assert_goes_on_after_a_kill(flags, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["params", "latency", "all"])
+def test_every_budget_comes_to_the_same_result(budget, tmp_path, monkeypatch):
+    flags = network_flags(tmp_path)
+    model = runs.load(tmp_path / "small.keras")
+    flags += flags_of(model, budget, tmp_path / "latency.json")
+    assert_goes_on_after_a_kill(flags, tmp_path, monkeypatch)
+
+
+def assert_goes_on_after_a_kill(flags, folder, monkeypatch):
+    """Kills a run in the middle of pruning."""
+    whole, part = folder / "whole", folder / "part"
     pipeline.run([*flags, f"--output={whole}"])
     kill_after(monkeypatch, 4 * STEPS)
     with pytest.raises(Killed):
