@@ -14,6 +14,8 @@ from resrep_tf.convert import command as convert
 from resrep_tf.train import pipeline
 from resrep_tf.train.methods.resrep import advice
 from support import runs
+from support.latency import made_up_table
+from support.models.small import small_model
 from support.runs import call, digits_network, load, process
 
 
@@ -51,6 +53,39 @@ def test_what_cannot_work_is_found_before_training(arguments, message, tmp_path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("measured", "arguments", "message"),
+    [
+        (
+            small_model,
+            ["--latency_target=0.3"],
+            "`--latency_table` was measured for another model",
+        ),
+        (
+            digits_network,
+            ["--latency_target=0.999"],
+            "`--latency_target`: At most",
+        ),
+        (
+            digits_network,
+            ["--latency_target=0.3", "--params_target=0.999"],
+            "`--params_target`: At most",
+        ),
+    ],
+    ids=["another model", "out of reach", "the other out of reach"],
+)
+def test_a_latency_that_cannot_be_is_found_before_training(
+    measured, arguments, message, flags, tmp_path
+):
+    table = tmp_path / "latency.json"
+    made_up_table(resrep_tf.ChannelGraph(measured()), overhead=1e-9).save(table)
+    arguments = [*arguments, f"--latency_table={table}", f"--output={tmp_path / 'run'}"]
+    with pytest.raises(CommandError) as error:
+        pipeline.run([*flags, *arguments])
+    assert message in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_epochs_only_the_base_is_made(flags, tmp_path):
