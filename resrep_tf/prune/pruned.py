@@ -15,6 +15,7 @@ from resrep_tf.prune.fitting import Run
 from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.planning import targets_met
+from resrep_tf.pruning.replicas import average_statistics
 from resrep_tf.pruning.rows import unforgotten
 from resrep_tf.pruning.state import number
 from resrep_tf.pruning.wrap import wrap
@@ -79,8 +80,9 @@ def prune(
 
     It wraps the model, compiles it as the model was compiled, and trains it with a
     selection of channels. Once the masked channels are forgotten, the network is shrunk
-    and trained on for the rest of the epochs. To do these steps yourself, call `wrap`,
-    `ChannelSelection`, `shrink` and `convert`. The given model is not changed.
+    and trained on for the rest of the epochs. Replicas of the model, if it has any,
+    train together. To do these steps yourself, call `wrap`, `ChannelSelection`,
+    `shrink` and `convert`. The given model is not changed.
 
     Args:
         model: A trained model, compiled as for finetuning: with about a tenth of the
@@ -112,9 +114,10 @@ def prune(
     if flops_target is None and not {"params_target", "latency_target"} & {*selection}:
         flops_target = 0.5
     choosing = ChannelSelection(flops_target, **selection)
-    run = Run(train, validation, epochs, batch_size, steps_per_epoch, verbose)
     lesson = {} if teacher is None else {"teacher": teacher}
-    slim, report = _pruned(model, targets, choosing, run, lesson, callbacks)
+    run = Run(train, validation, epochs, batch_size, steps_per_epoch, verbose)
+    with model.distribute_strategy.scope():
+        slim, report = _pruned(model, targets, choosing, run, lesson, callbacks)
     if verbose:
         print(report)
     return (slim, report) if return_report else slim
@@ -164,6 +167,7 @@ def _train_on(
         student = Student.of(narrow) if lesson else narrow
         student.compile(**{**compiled_like(model), "optimizer": optimizer}, **lesson)
         run.fit(student, callbacks)
+        average_statistics(student)
         narrow = student.plain() if lesson else narrow
     slim, rounding = fused(narrow)
     changes = dataclasses.replace(

@@ -157,6 +157,38 @@ def test_every_budget_selects_what_it_does_on_one_device() -> None:
                     np.testing.assert_allclose(part, a.value, rtol=1e-9, atol=1e-12)
 
 
+def test_pruning_in_one_call_comes_to_what_one_device_comes_to() -> None:
+    def pruned(scope, synchronized: bool) -> tuple[keras.Model, dict]:
+        with scope:
+            keras.utils.set_random_seed(0)
+            inputs = keras.Input((6,))
+            x = layers.Dense(5, activation="tanh")(inputs)
+            x = layers.BatchNormalization(synchronized=synchronized)(x)
+            base = keras.Model(inputs, layers.Dense(3, "softmax")(x))
+            base.compile(
+                keras.optimizers.SGD(0.1, 0.9), OPTIONS["loss"], jit_compile=False
+            )
+        data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+        slim, report = resrep_tf.prune(
+            base, data, None, 0.4, epochs=10, verbose=0, return_report=True
+        )
+        assert report.shrinking is not None
+        return slim, report.history
+
+    with precision("float64"):
+        one, history = pruned(contextlib.nullcontext(), True)
+        two, histories = pruned(STRATEGY.scope(), True)
+        assert two.layers[1].units < 5
+        for a, b in zip(one.variables, two.variables, strict=True):
+            for part in parts(b):
+                np.testing.assert_allclose(part, a.value, rtol=1e-9, atol=1e-12)
+        for name in history:
+            np.testing.assert_allclose(history[name], histories[name], rtol=1e-5)
+        # Replicas with statistics of their own come to one network all the same.
+        slim, _ = pruned(STRATEGY.scope(), False)
+        assert np.isfinite(slim(X)).all()
+
+
 def test_moving_statistics_are_averaged_before_they_are_read() -> None:
     folder = Path(tempfile.mkdtemp())
     pruner = compiled(batchnorm=True)
