@@ -6,16 +6,20 @@ From the project's root:
     taskset -c 0 python benchmarks/step.py --network resnet50 --batch_size 8
 
 All take turns on the same batch, so that a busy machine slows all of them, and CPU time
-is measured. Prints the median step of each and its ratio to the plain one, and what a
-whole pruning run costs, compared with training the plain network for as many steps: it
-is wrapped until everything is forgotten, as each schedule plans it, and shrunk after.
-Without XLA, which Keras takes where it can and which is slower on a CPU.
+is measured. Prints the median step of each and its ratio to the plain one. Two more
+lines tell where the time of the wrapped one goes: a step with the compactors as
+ordinary layers, trained as all others are, and the multiplications of the compactors
+alone, forwards and backwards. Last comes what a whole pruning run costs, compared with
+training the plain network for as many steps: it is wrapped until everything is
+forgotten, as each schedule plans it, and shrunk after. Without XLA, which Keras takes
+where it can and which is slower on a CPU.
 """
 
 import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 # All are read once, when Keras and TensorFlow are imported.
@@ -80,22 +84,57 @@ def networks(name: str, x: np.ndarray) -> dict[str, keras.Model]:
     forget(forgotten)
     shrunk = resrep_tf.shrink(forgotten, x, verify=False)
     shrunk.compile(sgd(), LOSS, metrics=["accuracy"], jit_compile=False)
-    return {"plain": plain, "wrapped": wrapped, "shrunk": shrunk}
+    copy = resrep_tf.wrap(plain, targets=models.targets(name))
+    layers = keras.Model(copy.inputs, copy.outputs)
+    layers.compile(sgd(), LOSS, metrics=["accuracy"], jit_compile=False)
+    return {"plain": plain, "wrapped": wrapped, "shrunk": shrunk, "layers": layers}
+
+
+def training(model: keras.Model, batch: tuple, steps: int) -> Callable[[], None]:
+    """Returns a function that trains for some steps, always on the same batch."""
+    data = tf.data.Dataset.from_tensors(batch).cache().repeat()
+
+    def run() -> None:
+        # Without `fit` of the wrapped model, which asks for a selection.
+        keras.Model.fit(model, data, steps_per_epoch=steps, shuffle=False, verbose=0)
+
+    return run
+
+
+def products(
+    pruner: resrep_tf.ResRepModel, batch_size: int, steps: int
+) -> Callable[[], None]:
+    """Returns a function that does what compactors multiply in some steps."""
+    compactors = pruner.compactors
+    inputs = [tf.random.normal((batch_size, *c.input.shape[1:])) for c in compactors]
+
+    @tf.function
+    def multiply() -> list[tf.Tensor]:
+        found = []
+        for compactor, x in zip(compactors, inputs, strict=True):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                outputs = compactor(x)
+            sources = [x, compactor.kernel.value]
+            found += [outputs, *tape.gradient(outputs, sources, output_gradients=x)]
+        return found
+
+    def run() -> None:
+        for _ in range(steps):
+            multiply()
+
+    return run
 
 
 def measure(
-    models_by_name: dict[str, keras.Model], batch: tuple, steps: int, rounds: int
+    runs: dict[str, Callable[[], None]], steps: int, rounds: int
 ) -> dict[str, float]:
     """Returns the median CPU seconds of a step, by name."""
-    data = tf.data.Dataset.from_tensors(batch).cache().repeat()
-    times: dict[str, list[float]] = {name: [] for name in models_by_name}
+    times: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
-        for name, model in models_by_name.items():
+        for name, run in runs.items():
             start = time.process_time()
-            # Keras's own `fit`, since that of a wrapped model needs a selection.
-            keras.Model.fit(
-                model, data, steps_per_epoch=steps, shuffle=False, verbose=0
-            )
+            run()
             if turn:  # The first one compiles.
                 times[name].append((time.process_time() - start) / steps)
     return {name: float(np.median(found)) for name, found in times.items()}
@@ -119,7 +158,9 @@ def main() -> None:
     x = rng.normal(size=(args.batch_size, *shape)).astype("float32")
     batch = (x, rng.integers(0, classes, args.batch_size))
     found = networks(args.network, x)
-    times = measure(found, batch, args.steps, args.rounds)
+    runs = {name: training(model, batch, args.steps) for name, model in found.items()}
+    runs["products"] = products(found["wrapped"], args.batch_size, args.steps)
+    times = measure(runs, args.steps, args.rounds)
     for name, seconds in times.items():
         print(f"{name:<10}{1000 * seconds:10.1f} ms{seconds / times['plain']:8.3f}")
     for schedule in ("auto", "informed"):
