@@ -1,10 +1,10 @@
-import json
 import re
 
 import numpy as np
 import pytest
 
 from resrep_tf import models
+from support.models.torch_files import CIFAR, RESNET50, torch_state, write_safetensors
 
 TINY = {"input_shape": (8, 8, 1), "classes": 3}
 
@@ -28,67 +28,13 @@ def same(left, right):
     return all(np.array_equal(x, y) for x, y in zip(left, right, strict=True))
 
 
-def write_safetensors(path, tensors, dtype="F32"):
-    """Writes float32 arrays as tensors of a type, from the format's description."""
-    header, buffers = {"__metadata__": {"format": "pt"}}, bytearray()
-    for name, array in tensors.items():
-        if dtype == "BF16":
-            data = (np.ascontiguousarray(array).view("<u4") >> 16).astype("<u2")
-        else:
-            data = array.astype({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[dtype])
-        content = data.tobytes()
-        offsets = [len(buffers), len(buffers) + len(content)]
-        entry = {"dtype": dtype, "shape": array.shape, "data_offsets": offsets}
-        header[name] = entry
-        buffers += content
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + buffers)
-
-
-def norm_names(prefix, norm):
-    return {
-        f"{prefix}.weight": norm.gamma.numpy(),
-        f"{prefix}.bias": norm.beta.numpy(),
-        f"{prefix}.running_mean": norm.moving_mean.numpy(),
-        f"{prefix}.running_var": norm.moving_variance.numpy(),
-        f"{prefix}.num_batches_tracked": np.float32(7),
-    }
-
-
-def torch_state(model, blocks, convs, head, shortcut):
-    """What PyTorch's state_dict of the same ResNet would hold."""
-
-    def kernel(name):
-        return model.get_layer(name).kernel.numpy().transpose(3, 2, 0, 1)
-
-    state = {"conv1.weight": kernel("stem_conv")}
-    state |= norm_names("bn1", model.get_layer("stem_bn"))
-    for stage, count in enumerate(blocks, start=1):
-        for block in range(count):
-            ours, theirs = f"stage{stage}_block{block}", f"layer{stage}.{block}"
-            for index in range(1, convs + 1):
-                state[f"{theirs}.conv{index}.weight"] = kernel(f"{ours}_conv{index}")
-                norm = model.get_layer(f"{ours}_bn{index}")
-                state |= norm_names(f"{theirs}.bn{index}", norm)
-            if any(x.name == f"{ours}_shortcut_conv" for x in model.layers):
-                state[f"{theirs}.{shortcut}.0.weight"] = kernel(f"{ours}_shortcut_conv")
-                norm = model.get_layer(f"{ours}_shortcut_bn")
-                state |= norm_names(f"{theirs}.{shortcut}.1", norm)
-    dense = model.get_layer("logits")
-    state[f"{head}.weight"] = dense.kernel.numpy().T
-    return state | {f"{head}.bias": dense.bias.numpy()}
-
-
-CIFAR = ((1, 1, 1), 2, "linear", "shortcut")
-
-
 @pytest.mark.parametrize(
     "builder, options, convention",
     [
         (models.cifar_resnet, {}, CIFAR),
         (models.cifar_resnet, {"shortcut": "projection"}, CIFAR),
         (models.imagenet_resnet, {"depth": 18}, ((2,) * 4, 2, "fc", "downsample")),
-        (models.imagenet_resnet, {"depth": 50}, ((3, 4, 6, 3), 3, "fc", "downsample")),
+        (models.imagenet_resnet, {"depth": 50}, RESNET50),
     ],
 )
 def test_safetensors(tmp_path, builder, options, convention):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -123,6 +124,17 @@ def process(module: str, *arguments: Any) -> subprocess.CompletedProcess:
         text=True,
         cwd=ROOT,
     )
+
+
+def free_ports(number: int) -> list[int]:
+    """Returns ports that nobody listens on."""
+    sockets = [socket.socket() for _ in range(number)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
 
 
 # === What they write ===

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -96,18 +95,8 @@ def assert_equal_on_one_and_many(replicas: int, flags: list, folder: Path) -> No
 # === Several workers ===
 
 
-def free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def start_workers(flags: list) -> list[subprocess.Popen]:
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    addresses = [f"127.0.0.1:{port}" for port in runs.free_ports(2)]
     return [
         start(
             ["-m", "resrep_tf.train", *flags, "--strategy=multiworker"],

@@ -43,8 +43,9 @@ class Block:
 
 
 def pages() -> list[str]:
-    """Returns the README and all pages of `docs/`, by their paths from the root."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    """Returns all pages but the changelog, by their paths from the root."""
+    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    found += DOCS.rglob("*.md")
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
