@@ -73,6 +73,11 @@ def _checked(batch: Any, shape: tuple) -> np.ndarray:
             f"`calibration` must have batches of the model's inputs, {shape}. "
             f"Received: a batch of {inputs.shape}"
         )
+    if not np.isfinite(inputs).all():
+        raise ValueError(
+            "`calibration` must have finite numbers. "
+            "Received: a batch with NaN or infinity"
+        )
     return inputs
 
 

@@ -15,6 +15,11 @@ def compiled_like(model: keras.Model) -> dict[str, Any]:
         ValueError: If the model is not compiled, or its metrics cannot be created
             again.
     """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "`model` must be a `keras.Model`. "
+            f"Received: model={model!r} (of type {type(model).__name__})"
+        )
     if not model.compiled:
         raise ValueError(
             "`model` must be compiled, so that it is clear how to train it. Call "

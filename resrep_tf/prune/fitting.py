@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
-from numbers import Integral
+from numbers import Integral, Number
+from os import PathLike
 from typing import Any
 
 import keras
@@ -40,6 +41,9 @@ class Run:
             raise ValueError(
                 f"`epochs` must be a positive integer. Received: epochs={epochs!r}"
             )
+        _check_data("train", self.train)
+        if self.validation is not None:
+            _check_data("validation", self.validation)
 
     def fit(self, model: keras.Model, callbacks: Sequence) -> None:
         """Trains a model, starting at the epoch where the previous model stopped."""
@@ -101,6 +105,16 @@ def _traced_once() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(of_another_kind)
+
+
+def _check_data(name: str, data: Any) -> None:
+    """Raises if an argument is nothing that `fit` could read batches from."""
+    if data is None or isinstance(data, (str, PathLike, Number)):
+        raise TypeError(
+            f"`{name}` must be what `fit` takes: a `tf.data.Dataset`, such as "
+            "`keras.utils.image_dataset_from_directory` makes of a folder, or arrays "
+            f"`(x, y)`. Received: {name}={data!r}"
+        )
 
 
 def _split(data: Any) -> dict[str, Any]:

@@ -241,7 +241,8 @@ class ChannelSelection(keras.callbacks.Callback):
         if not all(np.isfinite(each).all() for each in norms):
             raise FloatingPointError(
                 "Training has diverged: compactors have NaN or infinite rows. Go back "
-                "to a checkpoint and use a lower learning rate. Received: "
+                "to a checkpoint and use a lower learning rate, unless the data "
+                "themselves hold NaN. Received: "
                 f"learning_rate={number(self.model.leading_optimizer.learning_rate)}"
             )
         chosen = selection.select(

@@ -14,6 +14,7 @@ over some batches. `s` gives each filter the norm that the layer's own filter ha
 that weight decay and learning rate act as before.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -157,6 +158,13 @@ def shrink(
         report = replace(report, **vars(verifier(slim, rows, "narrower", True)))
     if optimizer is not None:
         _go_on(pruner, slim, shrinker, optimizer)
+    if not report.rows_dropped:
+        warnings.warn(
+            "The shrunk model is as wide as before: nothing was removed. Train the "
+            "pruner with `ChannelSelection(flops_target=...)` first, until "
+            "`pruner.forgotten_share()` is 1.",
+            stacklevel=2,
+        )
     return (slim, report) if return_report else slim
 
 

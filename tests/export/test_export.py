@@ -189,10 +189,11 @@ def test_kinds_of_calibration(given, tmp_path):
         (None, ValueError, "`calibration` is needed with `format='int8'`"),
         ([], ValueError, "at least one input. Received: calibration=list"),
         ("train", TypeError, "Received: calibration=str"),
+        (np.full((4, 8, 8, 3), np.nan), ValueError, "a batch with NaN or infinity"),
         (images(shape=(4, 4, 3)), ValueError, r"Received: a batch of \(24, 4, 4, 3\)"),
         ([{"image": 1}], TypeError, "Received: a batch of dict"),
     ],
-    ids=["none", "empty", "text", "size", "dict"],
+    ids=["none", "empty", "text", "NaN", "size", "dict"],
 )
 def test_wrong_calibration(model, given, error, match, tmp_path):
     with pytest.raises(error, match=match):

@@ -1,5 +1,7 @@
 """One call does what the parts do."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -134,6 +136,20 @@ def test_a_model_that_is_not_compiled_is_refused():
     model = keras.Sequential([keras.Input((8, 8, 3)), L.Conv2D(2, 3)])
     with pytest.raises(ValueError, match=r"must be compiled.*Received: model="):
         resrep_tf.prune(model, arrays(8))
+
+
+@pytest.mark.parametrize("data", [None, "photos/train", Path("photos"), 3])
+def test_data_that_are_none(data):
+    for name in ("train", "validation")[: 1 if data is None else 2]:
+        arguments = {"train": arrays(8), name: data}
+        message = f"`{name}` must be what `fit` takes.*Received: {name}="
+        with pytest.raises(TypeError, match=message):
+            resrep_tf.prune(trained(), **arguments)
+
+
+def test_a_path_is_no_model():
+    with pytest.raises(TypeError, match=r"must be a `keras.Model`.*'my.keras'"):
+        resrep_tf.prune("my.keras", arrays(8))
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, "20", True, None])

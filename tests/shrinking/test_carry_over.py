@@ -73,6 +73,7 @@ def test_the_optimizer_goes_on(make):
         )
 
 
+@pytest.mark.filterwarnings("ignore:The shrunk model is as wide as before")
 def test_merged_weights_start_from_rest():
     pruner = resrep_tf.wrap(randomise(chain()))
     pruner.compile(keras.optimizers.Adam(0.01), "mse", run_eagerly=True)

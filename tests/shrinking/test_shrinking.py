@@ -32,7 +32,10 @@ from support.models.small import small_model
 BATCHNORM = keras.layers.BatchNormalization
 
 # Some random graphs have nothing that was forgotten.
-pytestmark = pytest.mark.filterwarnings("ignore::resrep_tf.convert.UnfinishedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::resrep_tf.convert.UnfinishedWarning"),
+    pytest.mark.filterwarnings("ignore:The shrunk model is as wide as before"),
+]
 
 
 def batchnorms(model):
@@ -183,6 +186,14 @@ def test_masked_rows_must_be_forgotten():
     assert report.largest_norm_dropped > 0.1
     with pytest.raises(ValueError, match="Received: unforgotten='leave'"):
         shrink(pruner, x, unforgotten="leave")
+
+
+def test_nothing_to_shrink_is_said():
+    model = randomise(chain())
+    pruner = resrep_tf.wrap(model)
+    with pytest.warns(UserWarning, match="as wide as before: nothing was removed"):
+        slim = shrink(pruner, example(pruner))
+    assert resrep_tf.count_flops(slim) == resrep_tf.count_flops(model)
 
 
 def test_other_refusals():
