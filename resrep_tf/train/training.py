@@ -19,6 +19,7 @@ from resrep_tf.cli.workers import Workers
 from resrep_tf.data import Dataset
 from resrep_tf.evaluate import accuracy
 from resrep_tf.export.reading.keras_file import load_keras
+from resrep_tf.pruning.model import ResRepModel
 from resrep_tf.pruning.replicas import SharedLossScaleOptimizer
 from resrep_tf.train.checkpoints import (
     Checkpoint,
@@ -38,7 +39,15 @@ def load_data(settings: Settings, num_shards: int = 1, shard_index: int = 0) -> 
     """Loads the data of a run, or a worker's share, with the network's pixels."""
     shape, kind = (), architectures.kind(settings.arch)
     if kind == "file":
-        shape = architectures.load_file(settings.arch).inputs[0].shape
+        model = architectures.load_file(settings.arch)
+        if isinstance(model, ResRepModel):
+            raise CommandError(
+                "`--arch` must be a plain model; this one is wrapped already, such as "
+                "pruner.keras of a run. Go on with that run by its own command, or "
+                "take its shrunk.keras, which still has BatchNorms, or its base.keras. "
+                f"Received: --arch={settings.arch}"
+            )
+        shape = model.inputs[0].shape
     elif kind == "package" and settings.dataset.startswith("folder:"):
         shape = (None, *models.default_input_shape(settings.arch))
     with blame("dataset"):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from keras import layers as L
 
+import resrep_tf
 from resrep_tf.cli.errors import CommandError
 from resrep_tf.cli.models import architectures
 from resrep_tf.data import load
@@ -120,6 +121,16 @@ def test_one_output_of_one_channel_is_evaluated_as_keras_does(
     model.save(tmp_path / "mine.keras")
     output = evaluated(tmp_path / "mine.keras", grey)
     assert f"top-1 accuracy {expected:.2%}" in output
+
+
+def test_a_wrapped_model_is_no_base(folder, tmp_path):
+    resrep_tf.wrap(network((SIZE, SIZE, 3))).save(tmp_path / "pruner.keras")
+    with pytest.raises(CommandError, match=r"plain model.*shrunk\.keras"):
+        call(
+            pipeline.run,
+            f"--arch={tmp_path / 'pruner.keras'}",
+            f"--dataset=folder:{folder}",
+        )
 
 
 @pytest.mark.parametrize("command", [pipeline, evaluate])
