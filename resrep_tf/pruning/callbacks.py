@@ -67,10 +67,10 @@ class ChannelSelection(keras.callbacks.Callback):
         latency_table: The table that `resrep_tf.measure_latency` returned for the
             model before it was wrapped, or the path of its file.
 
-           The state (limit, masks) belongs to the model, so a saved model continues
-           where it was. Logs also have `flops_removed`, the fraction of FLOPs that the
-           masked channels take, and `forgotten`, the share of masked rows below
-           `epsilon`.
+    The state (limit, masks) belongs to the model, so a saved model continues
+    where it was. Logs also have `flops_removed`, the fraction of FLOPs that the
+    masked channels take, and `forgotten`, the share of masked rows below
+    `epsilon`.
 
     Attributes:
         goals: The targets.

@@ -240,8 +240,8 @@ def trace_folded(call: Call, tensor: Tensor) -> tuple[int, np.ndarray, int] | No
     nothing but channels.
 
     Returns:
-           The first axis of the channels, their order, and the number of axes along
-           which they lie. None if the call is no such step.
+        The first axis of the channels, their order, and the number of axes along
+        which they lie. None if the call is no such step.
     """
     rank = len(call.outputs[0].shape)
     if tensor.folded == 1 and rank <= len(tensor.shape):

@@ -102,14 +102,14 @@ def select(
     mean norm. Rows that would make their space narrower than allowed are skipped. Rows
     that an earlier selection masked are not treated differently.
 
-       With `round_to` above 1, rows wait in a queue for each space (or part of a space
-       that the same layers make). A queue is masked as one bundle when that brings the
-       widths of these layers to multiples of `round_to`; the first bundle takes the
-       remainder. A budget that knows at which widths the network is faster
-       (`Budget.stops`) makes larger bundles, which end at these widths, whatever
-       `round_to` is. Rows that still wait at the end are kept. A bundle that does not
-       fit into the limit ends the selection. If it were skipped, rows of larger norm
-       would be masked in its place, and kept again once the limit has grown.
+    With `round_to` above 1, rows wait in a queue for each space (or part of a space
+    that the same layers make). A queue is masked as one bundle when that brings the
+    widths of these layers to multiples of `round_to`; the first bundle takes the
+    remainder. A budget that knows at which widths the network is faster
+    (`Budget.stops`) makes larger bundles, which end at these widths, whatever
+    `round_to` is. Rows that still wait at the end are kept. A bundle that does not
+    fit into the limit ends the selection. If it were skipped, rows of larger norm
+    would be masked in its place, and kept again once the limit has grown.
 
     Args:
         norms: For each compactor, the norms of its rows.

@@ -29,8 +29,8 @@ def trace(
     `stage1_blocks_0_conv1` for `model.stage1.blocks[0].conv1`. A Functional or
     Sequential model that needs no tracing is returned as it is.
 
-       A layer that cannot be traced is opaque: it stays one layer, and the report names
-       it with the reason.
+    A layer that cannot be traced is opaque: it stays one layer, and the report names
+    it with the reason.
 
     Args:
         model: Any model. If it has not been called yet, it needs `input_shape` and is
