@@ -158,14 +158,20 @@ def shrink(
         report = replace(report, **vars(verifier(slim, rows, "narrower", True)))
     if optimizer is not None:
         _go_on(pruner, slim, shrinker, optimizer)
-    if not report.rows_dropped:
-        warnings.warn(
-            "The shrunk model is as wide as before: nothing was removed. Train the "
-            "pruner with `ChannelSelection(flops_target=...)` first, until "
-            "`pruner.forgotten_share()` is 1.",
-            stacklevel=2,
-        )
+    _warn_unshrunk(report)
     return (slim, report) if return_report else slim
+
+
+def _warn_unshrunk(report: ShrinkReport) -> None:
+    """Warns the caller of `shrink` if it did nothing."""
+    if report.rows_dropped:
+        return
+    warnings.warn(
+        "The shrunk model is as wide as before: nothing was removed. Train the pruner "
+        "with `ChannelSelection(flops_target=...)` first, until "
+        "`pruner.forgotten_share()` is 1.",
+        stacklevel=3,
+    )
 
 
 def _shrinker(
