@@ -1,8 +1,23 @@
 """Compiles a model as another one was compiled."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
+
+
+def scope_of(model: Any) -> AbstractContextManager:
+    """Returns the scope in which a model was made, for what is to train with it.
+
+    Raises:
+        TypeError: If it is no model.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            "`model` must be a `keras.Model`. "
+            f"Received: model={model!r} (of type {type(model).__name__})"
+        )
+    return model.distribute_strategy.scope()
 
 
 def compiled_like(model: keras.Model) -> dict[str, Any]:
@@ -15,11 +30,6 @@ def compiled_like(model: keras.Model) -> dict[str, Any]:
         ValueError: If the model is not compiled, or its metrics cannot be created
             again.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            "`model` must be a `keras.Model`. "
-            f"Received: model={model!r} (of type {type(model).__name__})"
-        )
     if not model.compiled:
         raise ValueError(
             "`model` must be compiled, so that it is clear how to train it. Call "

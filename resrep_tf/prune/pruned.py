@@ -10,7 +10,7 @@ from resrep_tf.budget.goals import Goals
 from resrep_tf.convert import ConversionReport, convert
 from resrep_tf.markup import prose
 from resrep_tf.prune.changes import difference
-from resrep_tf.prune.compiling import another, compiled_like
+from resrep_tf.prune.compiling import another, compiled_like, scope_of
 from resrep_tf.prune.fitting import Run
 from resrep_tf.pruning.callbacks import ChannelSelection
 from resrep_tf.pruning.model import ResRepModel
@@ -89,8 +89,7 @@ def prune(
             learning rate it was trained with.
         train: What `fit` takes: a `tf.data.Dataset`, or arrays `(x, y)`.
         validation: The same for `validation_data`.
-        flops_target: The fraction of FLOPs to remove; half by default, unless
-            `selection` has another target.
+        flops_target: The fraction of FLOPs to remove; 0.5 without another target.
         epochs: The total number of epochs.
         targets: Which layers to prune, as in `wrap`.
         teacher: A trained model to learn from, beside the labels, such as `model`.
@@ -116,7 +115,7 @@ def prune(
     choosing = ChannelSelection(flops_target, **selection)
     lesson = {} if teacher is None else {"teacher": teacher}
     run = Run(train, validation, epochs, batch_size, steps_per_epoch, verbose)
-    with model.distribute_strategy.scope():
+    with scope_of(model):
         slim, report = _pruned(model, targets, choosing, run, lesson, callbacks)
     if verbose:
         print(report)

@@ -132,8 +132,7 @@ def shrink(
         optimizer: A new optimizer for the result, made from the configuration of the
             pruner's optimizer. It is built on the result's weights and gets the state
             of the pruner's optimizer. See `resrep_tf.shrinking.carry_over`.
-        verify: As in `resrep_tf.convert`; True also compares on `data`, if these can
-            be read twice.
+        verify: As in `convert`; True also compares on `data` that can be read twice.
         return_report: Whether to return `(model, report)`.
 
     Example:

@@ -29,7 +29,7 @@ def test_each_model_is_traced_once_without_a_warning():
     logger, handler = logging.getLogger("tensorflow"), Handler()
     logger.addHandler(handler)
     try:
-        run = Run(None, ([0], [0]), 1, None, None, 0)
+        run = Run(([0], [0]), ([0], [0]), 1, None, None, 0)
         assert run.evaluate(Talkative()) == {"loss": 1.0}
         assert handler.messages == ["Something else."]
         logger.warning(RETRACED)
