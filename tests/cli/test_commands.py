@@ -23,7 +23,11 @@ def saved(tmp_path) -> Path:
     [
         (evaluate.run, [], "`--model`, or `--arch` with `--init_weights`"),
         (evaluate.run, ["--model=x.keras"], "`--dataset` must be given"),
-        (evaluate.run, ["--model=x.h5", "--dataset=digits"], "`--model` must be a"),
+        (
+            evaluate.run,
+            ["--model=x.h5", "--dataset=digits"],
+            "`--model`: `path` must be a",
+        ),
         (evaluate.run, ["--arch=resnet20", "--dataset=digits"], "fresh weights"),
         (convert.run, [], "`--pruner` must be given"),
         (convert.run, ["--pruner=x.keras"], "`--output` must be given"),

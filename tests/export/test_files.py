@@ -15,6 +15,14 @@ from resrep_tf.export.exporting import FORMATS
 from support.interrupting import Moments
 
 
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard():
+    """A process that was started in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _write_file(path):
     with files.atomic(path) as temporary:
         temporary.write_text("new")
