@@ -6,10 +6,11 @@ import numpy as np
 
 from resrep_tf.budget.base import Meter
 from resrep_tf.budget.latency_table import PER_SECOND, LatencyTable
+from resrep_tf.budget.points import BUNDLES
 from resrep_tf.graph.channel_graph import ChannelGraph
 
 # How many channels ahead to look for a better width: no kernel has larger bundles.
-_AHEAD = 16
+_AHEAD = max(BUNDLES)
 # A width is worth stopping at if it saves at least this share of what the best saves.
 _WORTH = 0.75
 

@@ -75,16 +75,25 @@ class OperationTimes:
             return weights
         low = np.clip(np.searchsorted(grid, widths, side="right") - 1, 0, len(grid) - 2)
         below, above = grid[low], grid[low + 1]
-        filled = np.clip(widths, grid[0], grid[-1]).astype(float)
-        for size, share in self.bundles[axis].items():
-            # A bundle counts between its multiples, so that measured times are exact.
-            fits = (below % size == 0) & (above % size == 0)
-            filled += np.where(fits, share * (-widths % size), 0.0)
-        part = (filled - below) / (above - below)
+        width = np.clip(widths, grid[0], grid[-1])
+        part = (width - below) / (above - below)
+        # Between two measured widths, count filled bundles, so that measured times are
+        # exact. Where both are about as full, interpolate by width.
+        start, end = self._filled(axis, below), self._filled(axis, above)
+        far = end - start >= 0.5 * (above - below)
+        filled = self._filled(axis, width) - start
+        np.divide(filled, end - start, out=part, where=far)
         rows = np.arange(len(widths))
         weights[rows, low] = 1.0 - part
         weights[rows, low + 1] = part
         return weights
+
+    def _filled(self, axis: int, widths: np.ndarray) -> np.ndarray:
+        """Returns as how many channels some widths count."""
+        filled = widths.astype(float)
+        for size, share in self.bundles[axis].items():
+            filled += share * (-widths % size)
+        return filled
 
 
 @dataclass(frozen=True, eq=False)

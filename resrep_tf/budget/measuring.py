@@ -9,7 +9,15 @@ import numpy as np
 
 from resrep_tf.budget.latency_table import LatencyTable, OperationTimes
 from resrep_tf.budget.operations import build_whole, operations
-from resrep_tf.budget.points import BUNDLES, Point, Points, Shares, kind_of, points_of
+from resrep_tf.budget.points import (
+    BUNDLES,
+    Point,
+    Points,
+    Shares,
+    kind_of,
+    largest_bundle,
+    points_of,
+)
 from resrep_tf.budget.runtimes import Run, Runtime, machine, runtime_for
 from resrep_tf.graph.channel_graph import ChannelGraph
 from resrep_tf.graph.propagation import Link
@@ -294,15 +302,17 @@ def _bundle_rows(
 ) -> list[tuple[np.ndarray, float]]:
     """Returns equations for the shares, in units of the whole operation's time."""
     full, *others = points
+    largest = largest_bundle(full.widths[axis])
     low = list(full.widths)
-    low[axis] -= max(BUNDLES)
-    slope = (plain.at(full.widths) - plain.at(low)) / max(BUNDLES)
+    low[axis] -= largest
+    slope = (plain.at(full.widths) - plain.at(low)) / largest
     whole = full.seconds(shares)
     if whole <= 0 or slope <= 0:
         return []
     rows = []
+    sizes = np.array(BUNDLES)
     for point in others:
-        missing = -point.widths[axis] % np.array(BUNDLES)
+        missing = np.where(sizes <= largest, -point.widths[axis] % sizes, 0)
         less = full.widths[axis] - point.widths[axis]
         # The cost above the straight line through the full bundles.
         paid = point.seconds(shares) - (whole - slope * less)

@@ -1,8 +1,7 @@
 """The points at which operations are measured: at which widths, and how many."""
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -13,8 +12,8 @@ from resrep_tf.budget.operations import Operation
 # Shares of an axis's full width at which times are measured.
 LEVELS = (1.0, 0.5, 0.1875)
 # The cost of a bundle is measured with so many of its channels missing.
-SHORT = (1, 4, 8, 12, 15)
-BUNDLES = (4, 8, 16)
+SHORT = (1, 4, 8, 12, 15, 16, 24, 31)
+BUNDLES = (4, 8, 16, 32)
 # How many operations of each kind this is measured on.
 SAMPLES = 2
 # The weights of an operation's time with cold caches and of its time with warm ones.
@@ -75,24 +74,46 @@ def points_of(ops: Sequence[Operation]) -> dict[str, Points]:
     for op in ops:
         by_key.setdefault(op.key, []).append(op)
     found = {}
-    seen: Counter[str] = Counter()
     for key, alike in by_key.items():
         grids = tuple(_widths(alike, axis) for axis in range(len(alike[0].axes)))
-        tops = [grid[-1] for grid in grids]
         points = found[key] = Points(grids)
         points.grid = [Point(alike[0], widths) for widths in product(*grids)]
-        seen[kind_of(key)] += 1
-        if seen[kind_of(key)] > SAMPLES:
-            continue
-        for axis, grid in enumerate(grids):
-            full = grid[-1] - grid[-1] % max(BUNDLES)
-            if full < 2 * max(BUNDLES) or not any(op.free[axis] for op in alike):
-                continue
-            points.short[axis] = [
-                Point(alike[0], (*tops[:axis], full - less, *tops[axis + 1 :]))
-                for less in (0, *SHORT)
-            ]
+    for key, axis in _samples(by_key, found):
+        grids = found[key].grids
+        tops = [grid[-1] for grid in grids]
+        largest = largest_bundle(tops[axis])
+        full = tops[axis] - tops[axis] % largest
+        found[key].short[axis] = [
+            Point(by_key[key][0], (*tops[:axis], full - less, *tops[axis + 1 :]))
+            for less in (0, *SHORT)
+            if less < largest
+        ]
     return found
+
+
+def _samples(
+    by_key: dict[str, list[Operation]], found: dict[str, Points]
+) -> Iterator[tuple[str, int]]:
+    """Chooses the axes on which the cost of bundles is measured.
+
+    Of the operations of a kind, the narrowest that have room for the largest bundles:
+    there a bundle is the largest part of the whole time.
+    """
+    wide: dict[tuple[str, int], list[tuple[int, int, str]]] = {}
+    for key, alike in by_key.items():
+        for axis, grid in enumerate(found[key].grids):
+            largest = largest_bundle(grid[-1])
+            if largest and any(op.free[axis] for op in alike):
+                kind = (kind_of(key), axis)
+                wide.setdefault(kind, []).append((-largest, grid[-1], key))
+    for (_, axis), candidates in wide.items():
+        best = sorted(candidates)[:SAMPLES]
+        yield from ((key, axis) for size, _, key in best if size == best[0][0])
+
+
+def largest_bundle(width: int) -> int:
+    """Returns the largest bundle of which a width has two, or 0."""
+    return max((size for size in BUNDLES if 2 * size <= width), default=0)
 
 
 def _widths(ops: Sequence[Operation], axis: int) -> tuple[int, ...]:

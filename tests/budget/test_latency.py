@@ -161,7 +161,7 @@ def test_wrapped_model_has_the_same_operations(measured):
     assert meters[0].current == meters[1].current < meters[0].total
 
 
-@pytest.mark.parametrize("bundle", (8, pytest.param(16, marks=pytest.mark.slow)))
+@pytest.mark.parametrize("bundle", (32, pytest.param(8, marks=pytest.mark.slow)))
 def test_bundles_are_found(bundle):
     inputs = keras.Input((8, 8, 3))
     x = L.Conv2D(128, 3, name="conv")(inputs)
@@ -174,9 +174,7 @@ def test_bundles_are_found(bundle):
     channels = graph.spaces[0].channels.tolist()
     assert meter.cost(channels[0]) < meter.total / 1e4
     stops = meter.stops(np.array(channels), np.arange(127, 0, -1))
-    # Below the second-narrowest width that was measured nothing is known of bundles.
-    assert stops[stops >= 32].tolist() == list(range(128 - bundle, 31, -bundle))
-    assert stops[-1] == 1
+    assert stops.tolist() == [*range(128 - bundle, 0, -bundle), 1]
     assert meter.current == meter.total
     for channel in channels[:bundle]:
         meter.remove(channel)
@@ -267,6 +265,12 @@ def test_measured_points_are_hit_and_bundles_fill_between_them():
     assert half.at([24]) == pytest.approx(1.75)
     assert half.table[24] == pytest.approx(1.75e12)
     assert half.table.shape == (33,)
+    # From a point within a bundle, the rest of that bundle is free.
+    within = OperationTimes(((1, 48),), np.array([1.0, 3.0]), ({16: 1.0},))
+    assert [within.at([w]) for w in (1, 16, 17, 32, 33)] == [1.0, 1.0, 2.0, 2.0, 3.0]
+    # Both points are as full: what was measured counts.
+    level = OperationTimes(((16, 32),), np.array([1.0, 2.0]), ({32: 1.0},))
+    assert level.at([24]) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(
