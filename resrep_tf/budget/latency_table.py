@@ -78,21 +78,26 @@ class OperationTimes:
         width = np.clip(widths, grid[0], grid[-1])
         part = (width - below) / (above - below)
         # Between two measured widths, count filled bundles, so that measured times are
-        # exact. Where both are about as full, interpolate by width.
-        start, end = self._filled(axis, below), self._filled(axis, above)
+        # exact. Where bundles tell nothing, interpolate by width.
+        start, end = (self._filled(axis, w, below, above) for w in (below, above))
         far = end - start >= 0.5 * (above - below)
-        filled = self._filled(axis, width) - start
+        filled = self._filled(axis, width, below, above) - start
         np.divide(filled, end - start, out=part, where=far)
         rows = np.arange(len(widths))
         weights[rows, low] = 1.0 - part
         weights[rows, low + 1] = part
         return weights
 
-    def _filled(self, axis: int, widths: np.ndarray) -> np.ndarray:
-        """Returns as how many channels some widths count."""
+    def _filled(
+        self, axis: int, widths: np.ndarray, below: np.ndarray, above: np.ndarray
+    ) -> np.ndarray:
+        """Returns as how many channels widths between measured points count."""
+        span = above - below
         filled = widths.astype(float)
         for size, share in self.bundles[axis].items():
-            filled += share * (-widths % size)
+            # Of two points in one bundle, the narrower one is a smaller bundle.
+            smaller = np.where(below % span == 0, span, 1)
+            filled += share * (-widths % np.where(size <= span, size, smaller))
         return filled
 
 

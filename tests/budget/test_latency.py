@@ -268,9 +268,12 @@ def test_measured_points_are_hit_and_bundles_fill_between_them():
     # From a point within a bundle, the rest of that bundle is free.
     within = OperationTimes(((1, 48),), np.array([1.0, 3.0]), ({16: 1.0},))
     assert [within.at([w]) for w in (1, 16, 17, 32, 33)] == [1.0, 1.0, 2.0, 2.0, 3.0]
-    # Both points are as full: what was measured counts.
-    level = OperationTimes(((16, 32),), np.array([1.0, 2.0]), ({32: 1.0},))
-    assert level.at([24]) == pytest.approx(1.5)
+    # A point within a bundle that takes less time is a bundle of its own.
+    smaller = OperationTimes(((16, 32),), np.array([1.0, 2.0]), ({32: 1.0},))
+    assert [smaller.at([w]) for w in (16, 17, 32)] == [1.0, 2.0, 2.0]
+    # Bundles that contradict what was measured say nothing.
+    odd = OperationTimes(((1, 48),), np.array([1.0, 3.0]), ({16: 4.0},))
+    assert odd.at([1 + 47 / 2]) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
