@@ -26,7 +26,9 @@ QUICK = {
     "resrep_tf.study --study=criteria": "--only=resrep,taylor",
     "resrep_tf.study --study=ablation": "--only=lasso-0.3",
     "resrep_tf.study cifar10 variants": "--only=resrep,vector",
-    "benchmarks/latency.py": "--rounds 2",
+    "benchmarks/latency.py": (
+        "--rounds 2 --networks resnet56 --runtimes litert --batches 1"
+    ),
     "benchmarks/step.py": "--steps 1 --rounds 1 --batch_size 2",
     "benchmarks/zoo.py": "--networks ^MobileNetV2$ --fresh",
 }
