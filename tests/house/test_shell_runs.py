@@ -28,6 +28,7 @@ DONE = {
     "resrep_tf.evaluate": "top-1 accuracy ",
     "resrep_tf.study": r"\nEverything is in studies/\w+/\w+\n",
     "benchmarks/latency.py": "resnet56 on litert",
+    "benchmarks/run_cost.py": r"\ninformed +\d",
     "benchmarks/step.py": "run, informed",
     "benchmarks/zoo.py": r"MobileNetV2 \.\.\.",
     # Nothing to change.

@@ -29,6 +29,7 @@ QUICK = {
     "benchmarks/latency.py": (
         "--rounds 2 --networks resnet56 --runtimes litert --batches 1"
     ),
+    "benchmarks/run_cost.py": "--core 0 --epochs 2 --steps 3",
     "benchmarks/step.py": "--steps 1 --rounds 1 --batch_size 2",
     "benchmarks/zoo.py": "--networks ^MobileNetV2$ --fresh",
 }
