@@ -43,8 +43,12 @@ def rewritten_graphs():
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory) -> list[str]:
-    """For a network with all that has a state: BatchNorm, Dropout's random numbers."""
-    return [*network_flags(tmp_path_factory.mktemp("model")), "--flops_target=0.4"]
+    """For a network with all that has a state: BatchNorm, Dropout's random numbers.
+
+    With a teacher, and shrinking, which is the default.
+    """
+    network = network_flags(tmp_path_factory.mktemp("model"))
+    return [*network, "--flops_target=0.4", "--teacher=base"]
 
 
 def network_flags(folder: Path) -> list[str]:
@@ -56,6 +60,7 @@ def network_flags(folder: Path) -> list[str]:
 def uninterrupted(flags, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
     pipeline.run([*flags, f"--output={folder}"])
+    assert (folder / output.SHRUNK).exists()
     return folder
 
 
