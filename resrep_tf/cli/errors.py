@@ -16,8 +16,8 @@ def blame(flag: str) -> Iterator[None]:
     The text is that of the library. If it begins with an argument of the same name,
     the flag replaces the argument; otherwise the flag is put in front of the text.
 
-        Use it only around code that does nothing but check or read what the flag names,
-        where these exceptions mean that the value is wrong.
+    Use it only around code that does nothing but check or read what the flag names,
+    where these exceptions mean that the value is wrong.
     """
     try:
         yield

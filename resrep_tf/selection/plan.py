@@ -226,7 +226,10 @@ def make_plan(
     plan = (_fit if schedule.fits_run else _predict)(task, schedule)
     if plan.fits:
         return plan
-    return dataclasses.replace(plan, advice=f"{plan.advice} {_remedy(task, schedule)}")
+    # A schedule that fits the run and still does not fit is derived already.
+    derived = plan if schedule.fits_run else _derive(task, schedule)
+    remedy = _remedy(derived, task, schedule)
+    return dataclasses.replace(plan, advice=f"{plan.advice} {remedy}")
 
 
 # === Prediction ===
@@ -335,9 +338,9 @@ def _pace(rows: int, window: int, interval: int, step: int) -> tuple[int, int]:
     return interval, math.ceil(rows / (window // interval + 1))
 
 
-def _remedy(task: _Task, schedule: Schedule) -> str:
+def _remedy(derived: Plan, task: _Task, schedule: Schedule) -> str:
     """Returns a text with constants that fit: without snapping, or else with it."""
-    start, derived = "These constants fit", _derive(task, schedule)
+    start = "These constants fit"
     if not derived.fits and not derived.snap:
         start = "No constants fit without snapping; with `snap=True` these do"
         derived = _fit(task, dataclasses.replace(schedule, snap=True))
